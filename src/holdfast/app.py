@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -344,6 +345,16 @@ class Holdfast(Producer):
         )
         self.import_tasks()
         return EmbeddedWorker(self, options)
+
+    def eager(self) -> AbstractContextManager[None]:
+        """`with app.eager():` runs every call at once in the calling thread, without the store. For scripts.
+
+        enqueue() returns the finished job; what a handler raises comes out of it, and what is left is cancelled. Delays
+        are skipped, `connection=` is ignored, and nothing is retried.
+        """
+        from .eager import eager
+
+        return eager(self)
 
     # ------------------------------------------------------------------ opening and closing
 

@@ -34,6 +34,7 @@ from .task import Tasks, fresh_record
 if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
+    from .eager import Eager
 
 R = TypeVar("R")
 
@@ -43,6 +44,7 @@ class Producer(Tasks, Operator):
 
     hub: events.Hub
     hooks: Hooks
+    _eager: Eager | None = None  # inside app.eager()
 
     # ------------------------------------------------------------------ enqueue
 
@@ -51,6 +53,8 @@ class Producer(Tasks, Operator):
         connection = checked(call).connection if connection is None else connection
         if self.hooks.on_enqueue:
             call = self._headed(call)
+        if self._eager is not None:
+            return self._run_eagerly(self._eager, call)
         if connection is not None:
             return self._stored(call, *join(self._store, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
@@ -69,6 +73,8 @@ class Producer(Tasks, Operator):
         connection = checked(call).connection if connection is None else connection
         if self.hooks.on_enqueue:
             call = self._headed(call)
+        if self._eager is not None:
+            return await self._arun_eagerly(self._eager, call)
         if connection is not None:
             return self._stored(call, *(await ajoin(self._store, connection, [call]))[0])
         gate, new = self._store, call.new
@@ -76,6 +82,17 @@ class Producer(Tasks, Operator):
         if backend is not None and backend.any_loop:
             return self._stored(call, *await store(new, gate.clock, backend))
         return self._stored(call, *await gate.acall(partial(store, new, gate.clock)))
+
+    def _run_eagerly(self, eager: Eager, call: BoundCall[R]) -> Job[R]:
+        forbid_running_loop("enqueue()", "aenqueue()")
+        job = self._stored(call, *self._store.call(partial(store, call.new, self._store.clock)))
+        eager.run()
+        return job.refresh()
+
+    async def _arun_eagerly(self, eager: Eager, call: BoundCall[R]) -> Job[R]:
+        job = self._stored(call, *await self._store.acall(partial(store, call.new, self._store.clock)))
+        await eager.arun()
+        return await job.arefresh()
 
     def _headed(self, call: BoundCall[R]) -> BoundCall[R]:
         """The call with what the functions of `@app.on_enqueue` make of its headers, here in the caller's context."""
@@ -115,11 +132,13 @@ class Producer(Tasks, Operator):
         finally:  # also if making a call raised: wait for the step in flight and emit its events
             while under_way:
                 created += under_way.pop()()
+        if self._eager is not None:
+            self._eager.run()
         return Enqueued(created, total - created)
 
     def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
         connection = shared_connection(chunk)
-        if connection is not None:
+        if connection is not None and self._eager is None:
             made = self._told(chunk, [answer.created for _, answer in join(self._store, connection, chunk)])
             return lambda: made
         forbid_running_loop("enqueue_many()", "aenqueue_many()")
@@ -147,11 +166,13 @@ class Producer(Tasks, Operator):
         finally:
             while under_way:
                 created += await under_way.pop()
+        if self._eager is not None:
+            await self._eager.arun()
         return Enqueued(created, total - created)
 
     async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:
         connection = shared_connection(chunk)
-        if connection is not None:
+        if connection is not None and self._eager is None:
             joined = await ajoin(self._store, connection, chunk)
             return self._told(chunk, [answer.created for _, answer in joined])
         return self._told(chunk, await self._store.acall(partial(store_many, chunk)))

@@ -25,7 +25,7 @@ WORDS = """
     clock codec context errors events headers hooks job lifecycle logs names options queries rates records redact retry
     rollups task worker_status
 """
-FACE = "actions app bulk observer operator producer results store_thread worker_commands"
+FACE = "actions app bulk eager observer operator producer results store_thread worker_commands"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,

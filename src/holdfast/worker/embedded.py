@@ -19,7 +19,7 @@ from ..context import UNKNOWN_TASK_DELAY_SECONDS, Resources
 from ..errors import ConfigurationError
 from ..hooks import Chain, Hooks
 from ..options import WorkerOptions
-from .keeper.declare import declared_by
+from .keeper.declare import Declared, declared_by
 from .keeper.keeper import Keeper, Summary
 from .keeper.reports import Reports
 from .keeper.runners import InProcessRunners, Signals
@@ -180,7 +180,7 @@ class EmbeddedWorker:
             )
         return Keeper(
             backend=app.open_backend(),
-            declared=declared_by(app),
+            declared=self._declared(),
             options=options,
             queues=queues,
             runners=runners,
@@ -189,6 +189,9 @@ class EmbeddedWorker:
             clock=self._clock,
             unknown_delay=self._unknown_delay,
         )
+
+    def _declared(self) -> Declared:
+        return declared_by(self._app)
 
     def _task_names(self) -> list[str]:
         return [name for task in self._app.tasks.values() for name in (task.name, *task.options.aliases)]

@@ -13,10 +13,13 @@ import contextvars
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from .. import events
 from ..context import CancelRequested, Outcome, OutcomeKind, Stop, Verdict
 from ..options import WorkerOptions
 from .embedded import Drained, EmbeddedWorker, HostApp
+from .keeper.declare import Declared
 from .keeper.runners import InProcessRunners, Signals
 from .runner.attempt import Run, Runner, ThreadPool
 
@@ -76,9 +79,10 @@ class InlineWorker(EmbeddedWorker):
 
     runner_class: ClassVar[type[Runner]] = InlineRunner
 
-    def __init__(self, app: HostApp, options: WorkerOptions, *, raises: bool = False) -> None:
+    def __init__(self, app: HostApp, options: WorkerOptions, *, raises: bool = False, cron: bool = True) -> None:
         super().__init__(app, options)
         self._raises = raises  # whether a handler's failure is raised here, too
+        self._cron = cron  # whether cron entries are stored, and fire
         self._runner: InlineRunner | None = None
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
@@ -86,6 +90,10 @@ class InlineWorker(EmbeddedWorker):
         runner.on_interrupt = self.request_stop
         self._runner = runner
         return _InlineRunners(runner, self._app.hub, signals)
+
+    def _declared(self) -> Declared:
+        declared = super()._declared()
+        return declared if self._cron else replace(declared, entries=())
 
     def run_here(self) -> Drained:
         """Work in this thread, on a loop of its own. SIGINT stays as it is: it interrupts a handler like any code."""
