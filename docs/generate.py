@@ -141,7 +141,12 @@ def errors_tree() -> str:
 
 def deploy_file(name: str, language: str) -> Callable[[], str]:
     """A recipe of deploy/ as a fenced block."""
-    return lambda: f"```{language}\n{(DOCS.parent / 'deploy' / name).read_text(encoding='utf-8').strip()}\n```"
+    return own_file(f"deploy/{name}", language)
+
+
+def own_file(name: str, language: str) -> Callable[[], str]:
+    """A file of the repository as a fenced block."""
+    return lambda: f"```{language}\n{(DOCS.parent / name).read_text(encoding='utf-8').strip()}\n```"
 
 
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
@@ -156,6 +161,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "deploy/holdfast-dashboard.service": ("how-to/systemd.md", deploy_file("holdfast-dashboard.service", "ini")),
     "store metrics": ("how-to/observability.md", lambda: metrics_table(STORE_METRICS.values())),
     "worker metrics": ("how-to/observability.md", lambda: metrics_table(WORKER_METRICS.values())),
+    "examples/statsd": ("how-to/observability.md", own_file("examples/statsd/statsd.py", "python")),
 }
 
 

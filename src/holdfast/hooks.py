@@ -59,6 +59,7 @@ class Around:
     sync: Middleware | None
     asynchronous: AsyncMiddleware | None
     alone: bool = False  # registered with only=: handlers of the other kind do without it
+    wanted: Callable[[], bool] | None = None  # asked when a worker has started: False, and handlers do without it
 
     @property
     def name(self) -> str:
@@ -192,8 +193,10 @@ class Hooks:
         self._shutdown: list[LifespanHook] = []
         self.on_enqueue: list[EnqueueHook] = []
 
-    def add_around(self, fn: Any, twin: Any = None, *, only: Form | None = None) -> None:
-        """Register a middleware by one form or both."""
+    def add_around(
+        self, fn: Any, twin: Any = None, *, only: Form | None = None, wanted: Callable[[], bool] | None = None
+    ) -> None:
+        """Register a middleware by one form or both. `wanted` is for those that may have nothing to do."""
         forms = [_check_callable(one, "app.around", 2) for one in (fn, twin) if one is not None]
         by_kind = {is_async(one): one for one in forms}
         if len(by_kind) < len(forms):
@@ -208,7 +211,7 @@ class Hooks:
                 f"app.around(only={only!r}): {name_of(fn)} is written with `{'async def' if is_async(fn) else 'def'}`. "
                 "A middleware surrounds handlers of its own kind."
             )
-        self._arounds.append(Around(by_kind.get(False), by_kind.get(True), only is not None))
+        self._arounds.append(Around(by_kind.get(False), by_kind.get(True), only is not None, wanted))
 
     def add_startup(self, fn: Any) -> None:
         self._startup.append(_check_callable(fn, "app.on_startup", 1))
@@ -226,7 +229,10 @@ class Hooks:
     # ------------------------------------------------------------------ for what runs handlers
 
     def chain(self, tasks: Iterable[Task[..., Any]]) -> Chain | None:
-        """The middleware for these tasks; None if there is none. ConfigurationError if it does not fit a task."""
+        """The middleware for these tasks; None if there is none. ConfigurationError if it does not fit a task.
+
+        Call it after `start`, which may set up what a middleware needs to be wanted.
+        """
         if not self._arounds:
             return None
         known = list(tasks)
@@ -234,7 +240,8 @@ class Hooks:
             why = one.lacks(known)
             if why is not None:
                 raise ConfigurationError(why)
-        return Chain(self._arounds)
+        wanted = [one for one in self._arounds if one.wanted is None or one.wanted()]
+        return Chain(wanted) if wanted else None
 
     async def start(self) -> Resources:
         """Run the startup functions, one after another; StartupFailed if one raises."""

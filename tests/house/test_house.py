@@ -31,7 +31,7 @@ LAYERS = {
     "backends": 1,
     **dict.fromkeys(["cron", "worker", "inspection", "mover"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
-    **dict.fromkeys(["cli", "dashboard", "django", "metrics", "otel", "pytest_plugin", "__main__"], 4),
+    **dict.fromkeys(["cli", "dashboard", "django", "metrics", "otel", "pytest_plugin", "sentry", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(
     r"^(utils?|common|helpers?|base|core|misc|manager|message|broker|consumer|execution|item)$"

@@ -102,10 +102,10 @@ class EmbeddedWorker:
             raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
         self._loop = asyncio.get_running_loop()
         hooks = self._app.hooks
-        around = hooks.chain(self._app.tasks.values())
+        hooks.chain(self._app.tasks.values())  # raises if a middleware does not fit a task
         resources = await hooks.start()
         try:
-            return await self._run(around, resources, signals=signals)
+            return await self._run(hooks.chain(self._app.tasks.values()), resources, signals=signals)
         finally:
             await hooks.stop(resources)
 
