@@ -12,7 +12,7 @@ import pytest
 from tests.worker.worker_bench import WorkerApp
 
 from holdfast import Bury, Context, RetryPolicy, Snooze, logs
-from holdfast.cli.log_output import JSONFormatter, LogfmtFormatter, TextFormatter
+from holdfast.cli.log_output import JSONFormatter, LogfmtFormatter, TextFormatter, logs_on_stderr
 from holdfast.clock import ManualClock
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.options import LogJobs
@@ -210,3 +210,13 @@ def test_our_messages_with_fields_are_one_line_in_json() -> None:
 def test_a_structlog_record_is_its_event_and_its_fields() -> None:
     event = record(msg={"event": "charged", "cents": 500, "_record": None})
     assert TextFormatter().format(event).endswith("shop: charged cents=500")
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_afterwards_the_levels_are_as_they_were(configured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, own = logging.getLogger(), logging.getLogger("holdfast")
+    monkeypatch.setattr(root, "handlers", [logging.NullHandler()] if configured else [])
+    levels = root.level, own.level
+    with logs_on_stderr("debug", "text"):
+        assert own.level == logging.DEBUG
+    assert (root.level, own.level) == levels and len(root.handlers) == configured

@@ -111,21 +111,22 @@ FORMATTERS: dict[str, Callable[[], logging.Formatter]] = {
 def logs_on_stderr(level: str, form: str, stream: TextIO | None = None) -> Iterator[None]:
     """Inside this context logs go to stderr, or to `stream`, unless the program already configured logging."""
     root, own = logging.getLogger(), logging.getLogger("holdfast")
+    levels = root.level, own.level
     own.setLevel(level.upper())
     _past_capture(stream)
-    if own.hasHandlers():
-        yield
-        return
-    handler = logging.StreamHandler(stream or _uncaptured(sys.stderr))
-    handler.setFormatter(FORMATTERS[form]())
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(level.upper())
+    handler: logging.Handler | None = None
+    if not own.hasHandlers():
+        handler = logging.StreamHandler(stream or _uncaptured(sys.stderr))
+        handler.setFormatter(FORMATTERS[form]())
+        root.addHandler(handler)
+        root.setLevel(level.upper())
     try:
         yield
     finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
+        own.setLevel(levels[1])
+        if handler is not None:
+            root.removeHandler(handler)
+            root.setLevel(levels[0])
 
 
 def _past_capture(stream: TextIO | None) -> None:
