@@ -26,12 +26,13 @@ WORDS = """
     rollups task worker_status
 """
 FACE = "actions app bulk eager observer operator producer results store_thread worker_commands"
+INTEGRATIONS = "__main__ asgi cli dashboard django flask metrics otel pytest_plugin sentry"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
     **dict.fromkeys(["cron", "worker", "inspection", "mover"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
-    **dict.fromkeys(["cli", "dashboard", "django", "metrics", "otel", "pytest_plugin", "sentry", "__main__"], 4),
+    **dict.fromkeys(INTEGRATIONS.split(), 4),
 }
 FORBIDDEN_NAMES = re.compile(
     r"^(utils?|common|helpers?|base|core|misc|manager|message|broker|consumer|execution|item)$"
