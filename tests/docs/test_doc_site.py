@@ -22,20 +22,37 @@ PICTURES = sorted(DOCS.rglob("*.svg"))
 LOADS = re.compile(r"""(?:src|srcset|href|url|@import)\s*[=(]?\s*["']?((?:https?:)?//[^"')\s>]+)""")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. Every broken link or anchor and every page missing from the navigation is an error."""
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT,
+def built(project: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=project,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. Every broken link or anchor and every page missing from the navigation is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    done = built(ROOT, folder)
     assert done.returncode == 0, f"see the navigation in mkdocs.yml\n{done.stdout}{done.stderr}"
     return folder
+
+
+def test_a_page_that_the_navigation_lacks_and_a_broken_link_stop_the_build(tmp_path: Path) -> None:
+    """--strict counts warnings, and --quiet would keep it from seeing any."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](nowhere.md)\n", encoding="utf-8")
+    (tmp_path / "docs" / "lost.md").write_text("# Lost\n", encoding="utf-8")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n  - index.md\n", encoding="utf-8")
+    done = built(tmp_path, tmp_path / "site")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "lost.md" in done.stderr
+    assert "nowhere.md" in done.stderr
 
 
 def text_of(page: Path) -> str:

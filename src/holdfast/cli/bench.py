@@ -103,7 +103,7 @@ ROWS = {
 @click.option("--store", type=click.Choice(["sqlite", "memory", "both"]), default="both", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def bench(jobs: int, slots: int, store: str, as_json: bool) -> None:
-    """Measure this machine: enqueue, end to end and latency, with our safe defaults."""
+    """Measure this machine with the safe defaults: enqueue, end to end, latency."""
     printer = Printer(as_json=as_json)
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:

@@ -36,7 +36,7 @@ class Refusal:
 def bulk_options(command: Command) -> Command:
     """--query, --limit, --dry-run, --yes."""
     for option in (
-        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match; asks first."),
+        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match; asks for confirmation."),
         click.option("--limit", "-n", type=click.IntRange(1), help="With --query: only the newest N that match."),
         click.option(
             "--as-of",

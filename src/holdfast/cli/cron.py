@@ -228,10 +228,10 @@ def rm(session: Session, name: str, dry_run: bool, yes: bool) -> int:
 
 @cron.command("pause")
 @click.argument("name")
-@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
+@click.option("--reason", "-r", default="", help="Shown with the pause.")
 @session_options
 def pause(session: Session, name: str, reason: str) -> int:
-    """No tick of the entry fires until resume. Jobs that are there run."""
+    """Fire no tick of the entry until it is resumed. Existing jobs still run."""
     with session.store() as app:
         session.announce(app)
         return _changed(session, app, app.cron.pause(name, reason=reason, by=me()), f"paused entry {name!r}.")
@@ -261,7 +261,7 @@ def _changed(session: Session, app: Holdfast, entry: Entry, told: str) -> int:
 @click.argument("name")
 @session_options
 def run(session: Session, name: str) -> int:
-    """Make a job of the entry now, besides its ticks; its id."""
+    """Enqueue a job of the entry now, in addition to its ticks, and print its id."""
     with session.store() as app:
         session.announce(app)
         job = app.cron.run_now(name)

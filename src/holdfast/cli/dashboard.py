@@ -29,12 +29,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @click.command()
 @session_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a password.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a password."
+)
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option("--prefix", default="", metavar="PATH", help="Serve under this path, as behind a proxy: /jobs")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
-@click.option("--password-file", metavar="FILE", help="Ask for the password in this file. Needed for other addresses.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is reached by. Repeatable.")
+@click.option("--password-file", metavar="FILE", help="Require the password in this file.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name it is reached by. Repeatable.")
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
 def dashboard(
     session: Session,
@@ -46,7 +48,7 @@ def dashboard(
     hosts: tuple[str, ...],
     opens: bool | None,
 ) -> int:
-    """See and steer the store in a browser."""
+    """Monitor and control the store in a browser."""
     if host not in LOOPBACK and password_file is None:
         raise click.UsageError(f"to listen on {host}, which others can reach, give --password-file.")
     password = None if password_file is None else read_password(password_file)

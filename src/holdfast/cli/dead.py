@@ -38,8 +38,8 @@ def dead() -> None:
 
 def _filters(command: Command) -> Command:
     for option in (
-        click.option("--queue", "-q", help="Only of this queue."),
-        click.option("--task", "-t", help="Only of this task."),
+        click.option("--queue", "-q", help="Only this queue."),
+        click.option("--task", "-t", help="Only this task."),
         click.option("--reason", "-r", help="Only with this reason: failed, memory, timeout, stalled, crash, …"),
     ):
         command = option(command)
@@ -96,8 +96,8 @@ def _hint(app: Holdfast, text: str, queue: str | None, reason: str | None) -> st
 
 
 @click.command()
-@click.option("--queue", "-q", help="Only of this queue.")
-@click.option("--task", "-t", help="Only of this task.")
+@click.option("--queue", "-q", help="Only this queue.")
+@click.option("--task", "-t", help="Only this task.")
 @session_options
 def failures(session: Session, queue: str | None, task: str | None) -> int:
     """Group dead letters by task, exception and the top frame of your own code; the most frequent first."""
@@ -174,7 +174,7 @@ def _acting(command: Command) -> Command:
     for option in (
         click.option("--dry-run", is_flag=True, help="Show what would change; change nothing."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--all", "everything", is_flag=True, help="All dead letters that match; asks first."),
+        click.option("--all", "everything", is_flag=True, help="All dead letters that match; asks for confirmation."),
         click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --all."),
     ):
         command = option(command)
@@ -183,7 +183,7 @@ def _acting(command: Command) -> Command:
 
 def _by_query(command: Command) -> Command:
     for option in (
-        click.option("--query", metavar="QUERY", help="All dead jobs that match; asks first."),
+        click.option("--query", metavar="QUERY", help="All dead jobs that match; asks for confirmation."),
         click.option("--as-of", type=Moment(), metavar="TIME", help="With --query: repeat an interrupted run."),
     ):
         command = option(command)
@@ -198,7 +198,7 @@ def _by_query(command: Command) -> Command:
 @_acting
 @session_options
 def revive(session: Session, document: str | None, rate: str | None, **asked: Any) -> int:
-    """Bring dead jobs back with fresh budgets; their letters stay until they succeed."""
+    """Run dead jobs again with fresh budgets. Their letters stay until the jobs succeed."""
     settings: BulkSettings = {}
     if document is not None:
         settings["args"] = read_arguments((), document, frozenset())
@@ -215,7 +215,7 @@ def revive(session: Session, document: str | None, rate: str | None, **asked: An
 @_acting
 @session_options
 def discard(session: Session, **asked: Any) -> int:
-    """Throw dead letters away; their jobs stay dead and are pruned in time."""
+    """Remove dead letters. Their jobs stay dead until they are pruned."""
     return _act(session, "discard", {}, **asked)
 
 

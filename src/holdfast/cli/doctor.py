@@ -33,7 +33,7 @@ VERDICTS = ("fine", "note", "wrong")
 @click.command()
 @session_options
 def doctor(session: Session) -> int:
-    """Look for what keeps jobs from running: this machine, the store, its workers and, with --app, the app.
+    """Find out what keeps jobs from running: check this machine, the store, its workers and, with --app, the app.
 
     Exit code 0: nothing is wrong; 1: something is; 4: the store cannot be reached.
     """

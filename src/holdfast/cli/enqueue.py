@@ -50,7 +50,7 @@ def _one_of(words: Any) -> click.Choice[str]:
     "--calm-max", "wait_max", type=Duration(), metavar="DURATION", help="debounce: postpone no longer than this."
 )
 @click.option("--expires", type=Duration(), metavar="DURATION", help="Expires if not started within this time.")
-@click.option("--on-expire", type=_one_of(OnExpire), help="What becomes of it then.  [default: bury]")
+@click.option("--on-expire", type=_one_of(OnExpire), help="What happens to it then.  [default: bury]")
 @click.option("--id", "job_id", help="The job's id; repeating it creates no second job.")
 @click.option("--wait", is_flag=True, help="Wait for the job to finish and show its result.")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: wait no longer than this.")
@@ -68,8 +68,8 @@ def enqueue(
 ) -> int:
     """Enqueue a job of TASK.
 
-    NAME=VALUE: the value is JSON where it reads as JSON, else text. With --app the arguments are checked against the
-    task's function here; without it, by the worker that runs it.
+    The value of NAME=VALUE is JSON if it can be parsed as such, otherwise text. With --app the arguments are checked
+    against the task's function here; without it, by the worker that runs it.
     """
     with session.producer() as app:
         settings = {

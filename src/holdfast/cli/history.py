@@ -52,7 +52,7 @@ def history(session: Session, id: str) -> int:
 @click.command(epilog=QUERY_HELP)
 @click.argument("query", required=False)
 @click.option("--event", "-e", "names", multiple=True, type=click.Choice(sorted(EVENTS)), help="Only these events.")
-@click.option("--since", type=Duration(), default=None, help="Begin with events of the last 15m, 1h, ….")
+@click.option("--since", type=Duration(), default=None, help="Begin with the events of this long ago, such as 15m.")
 @click.option("--after", type=int, default=None, help="Begin after this position: the last one seen.")
 @session_options
 def watch(session: Session, query: str | None, names: tuple[str, ...], since: float | None, after: int | None) -> int:

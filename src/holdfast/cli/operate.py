@@ -69,7 +69,7 @@ def run_now(session: Session, **asked: Any) -> int:
 @bulk_options
 @session_options
 def bury(session: Session, reason: str, **asked: Any) -> int:
-    """Take unstarted jobs out of play, as dead letters."""
+    """Turn jobs that have not started into dead letters."""
     return _change(session, "bury", lambda app, one: app.bury(one, reason, by=me()), {"reason": reason}, **asked)
 
 
@@ -92,7 +92,7 @@ def delete(session: Session, **asked: Any) -> int:
 @bulk_options
 @session_options
 def reschedule(session: Session, at: datetime | None, delay: float | None, **asked: Any) -> int:
-    """Give jobs that have not started another due time."""
+    """Change the due time of jobs that have not started."""
     if (at is None) == (delay is None):
         raise click.UsageError("say when: --at TIME or --delay DURATION.")
     act: Act = lambda app, one: app.reschedule(one, at=at, delay=delay, by=me())  # noqa: E731
@@ -211,7 +211,7 @@ def _going(pause: Pause) -> str:
 
 @click.command()
 @_what
-@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
+@click.option("--reason", "-r", default="", help="Shown with the pause.")
 @session_options
 def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
     """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""
@@ -223,7 +223,7 @@ def pause(session: Session, queue: str | None, group: str | None, task: str | No
 @_what
 @session_options
 def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
-    """End a pause; of a queue its slow-down, too."""
+    """End a pause; for a queue, its slow-down as well."""
     _one_thing(queue, group, task)
     return resume_it(session, make_pause(queue, group, task))
 

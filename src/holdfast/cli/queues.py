@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @session_options
 @click.pass_context
 def queues(ctx: click.Context, session: Session) -> int:
-    """List queues: limits and rates, their rule for groups, their pause, their jobs by state."""
+    """List queues with their limits, rates, group rules, pauses and jobs by state."""
     if not lists(ctx):
         return Exit.DONE
     with session.store() as app:
@@ -165,7 +165,7 @@ def check_queue(queue: str, known: list[str]) -> None:
 
 @queues.command("pause")
 @click.argument("queue")
-@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
+@click.option("--reason", "-r", default="", help="Shown with the pause.")
 @session_options
 def pause_command(session: Session, queue: str, reason: str) -> int:
     """Pause QUEUE: nothing of it starts until resume. Running jobs end normally."""

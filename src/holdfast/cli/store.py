@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @session_options
 def audit(session: Session) -> int:
-    """Check that every promise holds in the store: exit code 1 if one does not."""
+    """Check the store against every guarantee: exit code 1 if one does not hold."""
     with session.store() as app:
         answer = app.audit()
     if session.as_json:
@@ -117,7 +117,7 @@ def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) 
 @click.command()
 @session_options
 def migrate(session: Session) -> int:
-    """Bring the store's schema to this version's; makes the store if there is none. Safe to repeat."""
+    """Upgrade the store's schema to this version's, or create the store if there is none. Safe to repeat."""
     with session.store(create=True) as app:
         session.announce(app)
         before, after = asyncio.run(_migrate(app.open_backend()))

@@ -365,7 +365,7 @@ def _change(app: Holdfast, thing: Any, section: str, key: str) -> str:
 
 @click.command()
 @click.option("--every", type=Duration(), default="2s", show_default=True, help="How often to read the store.")
-@click.option("--once", is_flag=True, help="Print one frame and end; so without a terminal, and with --json.")
+@click.option("--once", is_flag=True, help="Print one frame and exit; the default without a terminal and with --json.")
 @session_options
 def top(session: Session, every: float, once: bool) -> int:
     """Watch the store live: queues, the longest running jobs, failures, groups, workers.

@@ -40,15 +40,17 @@ if TYPE_CHECKING:
 @click.option(
     "--task-slots", type=Numbered(), metavar="TASK=N", multiple=True, help="Concurrent jobs of a task in this worker."
 )
-@click.option("--group-slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs of any one group here.")
+@click.option(
+    "--group-slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs of any one group in this worker."
+)
 @click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's weight. [1]")
 @click.option("--strict-order", is_flag=True, help="Always serve --queues in the given order.")
 @click.option(
     "--lease", type=Duration(), metavar="DURATION", help="Jobs of a worker silent for this long run elsewhere. [30s]"
 )
-@click.option("--grace", type=Duration(), metavar="DURATION", help="How long jobs may finish at shutdown. [30s]")
+@click.option("--grace", type=Duration(), metavar="DURATION", help="How long running jobs may take at shutdown. [30s]")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
-@click.option("--no-history", is_flag=True, help="Record no roll-ups and events.")
+@click.option("--no-history", is_flag=True, help="Do not record statistics and events.")
 @click.option("--drain", is_flag=True, help="Exit when nothing is ready or running.")
 @click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Also import this module.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 @click.option("--reload", is_flag=True, help="Restart the runners when code below --app-dir changes.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a runner after about N jobs.")
 @click.option(
-    "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
+    "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that uses more memory than this, such as 512M."
 )
 @click.option("--health-port", metavar="[HOST:]PORT", help="Serve /healthz and /readyz here. [host 127.0.0.1]")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /metrics for Prometheus.")
@@ -94,8 +96,8 @@ def work(
 ) -> int:
     """Run a worker for the app MODULE:APP.
 
-    The first SIGINT or SIGTERM lets running jobs end within --grace; the second stops them and gives them back.
-    SIGHUP replaces the runners one by one, so that they have the code as it is then.
+    The first SIGINT or SIGTERM lets running jobs end within --grace; the second stops and releases them.
+    SIGHUP replaces the runners one by one, so that they load the current code.
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")

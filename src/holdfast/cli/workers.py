@@ -102,7 +102,7 @@ def _waiting(command: Command) -> Command:
         type=Duration(),
         metavar="DURATION",
         default=ANSWER_WITHIN_SECONDS,
-        help="Wait this long for its answer.  [default: 60s]",
+        help="Wait this long for its reply.  [default: 60s]",
     )(command)
 
 
@@ -135,7 +135,7 @@ def find_worker(app: Holdfast, typed: str) -> str:
 @_waiting
 @session_options
 def pause(session: Session, worker: str, wait: float) -> int:
-    """Have WORKER claim nothing more; what it runs goes on."""
+    """Make WORKER stop claiming; its running jobs continue."""
     return _ask(session, worker, lambda app, known: app.pause_worker(known, by=me(), timeout=wait), "pause")
 
 
@@ -144,7 +144,7 @@ def pause(session: Session, worker: str, wait: float) -> int:
 @_waiting
 @session_options
 def resume(session: Session, worker: str, wait: float) -> int:
-    """Have a paused WORKER claim again."""
+    """Let a paused WORKER claim again."""
     return _ask(session, worker, lambda app, known: app.resume_worker(known, by=me(), timeout=wait), "resume")
 
 
@@ -154,7 +154,7 @@ def resume(session: Session, worker: str, wait: float) -> int:
 @_waiting
 @session_options
 def slots(session: Session, worker: str, number: int, wait: float) -> int:
-    """Have WORKER use this many slots, at most as many as it was started with."""
+    """Make WORKER use NUMBER slots, at most as many as it was started with."""
     return _ask(session, worker, lambda app, known: app.set_worker_slots(known, number, by=me(), timeout=wait), "slots")
 
 
@@ -172,5 +172,5 @@ def stacks(session: Session, worker: str, wait: float) -> int:
 @_waiting
 @session_options
 def stop(session: Session, worker: str, wait: float) -> int:
-    """Have WORKER stop gracefully, as SIGTERM does."""
+    """Stop WORKER gracefully, as SIGTERM does."""
     return _ask(session, worker, lambda app, known: app.stop_worker(known, by=me(), timeout=wait), "stop")

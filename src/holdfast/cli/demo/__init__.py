@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--plain", "as_lines", is_flag=True, help="Plain lines instead of the live picture.")
+@click.option("--plain", "as_lines", is_flag=True, help="Print plain lines instead of a live display.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Use this empty directory and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Only the verdict, as one JSON document.")
-@click.option("--dashboard", is_flag=True, help="Instead: a shop that never sleeps, in the dashboard, until Ctrl-C.")
-@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="Of the dashboard.")
+@click.option("--dashboard", is_flag=True, help="Show a busy shop in the dashboard instead, until Ctrl-C.")
+@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="Port of the dashboard.")
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
 def demo(as_lines: bool, keep: Path | None, as_json: bool, dashboard: bool, port: int, opens: bool | None) -> int:
-    """Watch a worker die in mid-job and nothing get lost.
+    """See a worker killed in mid-job and nothing lost.
 
     Six ships (groups) of six steps each, two real worker processes, one of them killed with SIGKILL in the middle of a
     job; a job that cannot succeed, revived once, and one dead letter. At the end the store is audited and compared with
