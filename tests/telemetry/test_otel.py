@@ -108,6 +108,7 @@ def test_each_retry_is_a_span_of_its_own_with_its_exception(seen: Seen, is_async
         assert [event.name for event in span.events] == ["exception"]
     [failed] = seen.points("messaging.process.duration")
     assert failed.attributes["error.type"] == "ValueError" and failed.count == 2
+    assert failed.explicit_bounds[0] == 0.005 and failed.explicit_bounds[-1] == 1800, "in seconds"
     assert [point.value for point in seen.points("messaging.client.sent.messages")] == [1]
     assert [point.value for point in seen.points("messaging.client.consumed.messages")] == [2]
 
