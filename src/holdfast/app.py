@@ -82,7 +82,6 @@ class Holdfast(Producer):
         super().__init__()
         chosen = url if url is not None else os.environ.get("HOLDFAST_URL") or URL_DEFAULT
         self._address: Address = parse_url(chosen)
-        self._lent = False  # a worker has a backend of this store
         self.imports: tuple[str, ...] = _modules(imports)
         self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
         self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
@@ -109,7 +108,7 @@ class Holdfast(Producer):
         """
         if isinstance(self.clock, ManualClock):
             raise ConfigurationError("this app is in a sandbox, which has a store of its own. Configure it outside.")
-        if self._lent or self._store.is_open:
+        if self._store.lent or self._store.is_open:
             raise ConfigurationError(
                 f"this app already uses {self.safe_url}, so it cannot be configured any more. Call app.configure() "
                 "before the first job is enqueued or run, or app.close() first."
@@ -141,7 +140,7 @@ class Holdfast(Producer):
 
     def open_backend(self) -> Backend:
         """A new, unopened backend for the same store, to use on another thread; memory:// shares the app's only one."""
-        self._lent = True
+        self._store.lent = True
         if self._address.scheme == "memory":
             return self._store.unopened
         return make_backend(self._address)
@@ -370,12 +369,12 @@ class Holdfast(Producer):
     def close(self) -> None:
         """Close the store and end its thread. Idempotent; a later call opens them again."""
         forbid_running_loop("app.close()", "app.aclose()")
-        self._lent = False
+        self._store.lent = False
         self._store.close()
 
     async def aclose(self) -> None:
         """Async version of `close`."""
-        self._lent = False
+        self._store.lent = False
         await asyncio.to_thread(self._store.close)
 
     def __enter__(self) -> Holdfast:

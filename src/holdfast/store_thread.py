@@ -127,6 +127,7 @@ class StoreHandle:
     def __init__(self, make: Callable[[], Backend], clock: Clock) -> None:
         self.clock = clock
         self.rules: dict[str, QueueRule] = {}
+        self.lent = False  # a worker has a backend of this store
         self._make = make
         self._begin()
         _gates.add(self)

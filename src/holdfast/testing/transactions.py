@@ -25,7 +25,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import count
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from ..backends.caller_connections import (
     unscoped,
 )
 from ..backends.sqlite.connection import errors_mapped
-from ..backends.sqlite.enqueue import join_one
+from ..backends.sqlite.enqueue import check_begun, join_one
 from ..backends.sqlite.memory import MemoryBackend
 from ..clock import Clock
 from ..errors import BackendError, BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError
@@ -164,22 +164,30 @@ class _Statements(Follower):
         self._decide(Fate.COMMITTED if self._commits else Fate.ROLLED_BACK)
 
 
+# A connection has one trace callback, and perhaps followers of several sandboxes. They keep it alive, and so its id.
+_traced: dict[int, list[_Sqlite3]] = {}
+
+
+def _trace(connection: int, text: str) -> None:
+    for follower in tuple(_traced.get(connection, ())):
+        follower._statement(text)
+
+
 class _Sqlite3(_Statements):
     """sqlite3 tells of each statement when it begins; whether a transaction is open afterwards tells if it worked."""
 
     def begin(self) -> Any:
         connection: sqlite3.Connection = self.connection
         with errors_mapped("the database of the connection given"):
+            check_begun(connection)
             if not connection.in_transaction:
-                mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
-                if mode is True or (mode is not False and connection.isolation_level is None):
-                    refuse_autocommit()
                 connection.execute(f"BEGIN {connection.isolation_level or ''}")  # as sqlite3 does before an INSERT
 
     def add(self, unit: Unit, level: Any) -> None:
         if not self.waits:
             self._commits, self._savepoints = False, []
-            self.connection.set_trace_callback(self._statement)
+            _traced.setdefault(id(self.connection), []).append(self)
+            self.connection.set_trace_callback(partial(_trace, id(self.connection)))
         super().add(unit, level)
 
     def _statement(self, text: str) -> None:
@@ -195,8 +203,13 @@ class _Sqlite3(_Statements):
             self._end()
 
     def rest(self) -> None:
-        with contextlib.suppress(sqlite3.ProgrammingError):  # closed, or this is another thread: then it stays, idle
-            self.connection.set_trace_callback(None)
+        followers = _traced.get(id(self.connection), [])
+        if self in followers:
+            followers.remove(self)
+        if not followers:
+            _traced.pop(id(self.connection), None)
+            with contextlib.suppress(sqlite3.ProgrammingError):  # closed, or another thread's: then it stays, idle
+                self.connection.set_trace_callback(None)
 
 
 class _Sqlalchemy(Follower):
@@ -206,8 +219,9 @@ class _Sqlalchemy(Follower):
 
     def begin(self) -> Any:
         with sqlalchemy_errors(lambda error: BackendError(f"the driver failed ({type(error).__name__}).")):
-            connection = sqlalchemy_connection(self.connection)
-            if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+            driver = sqlalchemy_connection(self.connection).connection.dbapi_connection
+            check_begun(driver)
+            if getattr(driver, "autocommit", False) is True:
                 refuse_autocommit()
         if not self._is_listening:
             self._is_listening = True
@@ -302,7 +316,7 @@ class _Session(_Sqlalchemy):
 # PostgreSQL's drivers: the server knows how a transaction ended, also after its connection was closed.
 
 
-_marks = count(1)
+_of_parents: list[object] = []  # in a forked child: connections that must not be closed here
 
 
 class _Postgres(Follower):
@@ -311,6 +325,7 @@ class _Postgres(Follower):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._own: Any = None  # our connection to that server
+        self._process = os.getpid()
 
     @abstractmethod
     def _parameters(self) -> dict[str, Any]:
@@ -318,34 +333,41 @@ class _Postgres(Follower):
 
     def look(self) -> None:
         psycopg = _psycopg()
+        if self._process != os.getpid():  # a forked child leaves the connection to its parent
+            _of_parents.append(self._own)
+            self._own, self._process = None, os.getpid()
         try:
             if self._own is None:
                 self._own = psycopg.connect(autocommit=True, **self._parameters())
-            for unit, number in list(self._levels.items()):
-                [status] = self._own.execute("SELECT txid_status(%s)", (number,)).fetchone()
-                if status != "in progress":
-                    self._decide(Fate.COMMITTED if status == "committed" else Fate.ROLLED_BACK, [unit])
+            numbers = sorted(set(self._levels.values()))
+            asked = self._own.execute("SELECT n, txid_status(n) FROM unnest(%s::bigint[]) AS n", (numbers,))
+            statuses = dict(asked.fetchall())
         except psycopg.Error as error:
             self.rest()
             raise BackendUnavailable(
                 "jobs of this sandbox wait for a transaction, and PostgreSQL cannot be asked whether it was committed "
                 f"({type(error).__name__}): the sandbox connects with the parameters of your connection."
             ) from error
+        self._decide(Fate.COMMITTED, self._at(lambda number: statuses[number] == "committed"))
+        self._decide(Fate.ROLLED_BACK, self._at(lambda number: statuses[number] != "in progress"))
 
     def rest(self) -> None:
         own, self._own = self._own, None
-        if own is not None:
+        if own is None:
+            return
+        if self._process == os.getpid():
             own.close()
+        else:
+            _of_parents.append(own)
 
 
-def _mark() -> tuple[str, str]:
-    """Statements that give the current subtransaction a number, and return it."""
-    name = f"holdfast_sandbox_{os.getpid()}_{next(_marks)}"
-    return (
-        f"CREATE TEMPORARY TABLE {name} () ON COMMIT DROP",
-        "SELECT (txid_current() >> 32 << 32) + CAST(CAST(xmin AS text) AS bigint) "  # noqa: S608 - the name is ours
-        f"FROM pg_catalog.pg_class WHERE oid = CAST('pg_temp.{name}' AS regclass)",
-    )
+# Writing a row gives the current subtransaction a number, which is the row's xmin. One table serves a transaction.
+_IS_MARKED = "SELECT to_regclass('pg_temp.holdfast_sandbox') IS NOT NULL"
+_CREATE = "CREATE TEMPORARY TABLE holdfast_sandbox () ON COMMIT DROP"
+_MARK = (
+    "INSERT INTO pg_temp.holdfast_sandbox DEFAULT VALUES "
+    "RETURNING (txid_current() >> 32 << 32) + CAST(CAST(xmin AS text) AS bigint)"
+)
 
 
 class _Psycopg(_Postgres):
@@ -362,19 +384,23 @@ class _Psycopg(_Postgres):
         return psycopg
 
     def begin(self) -> Any:
-        psycopg, (create, read) = self._check(), _mark()
+        psycopg = self._check()
         try:
             with self.connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-                return cursor.execute(create).execute(read).fetchone()[0]
+                if not cursor.execute(_IS_MARKED).fetchone()[0]:
+                    cursor.execute(_CREATE)
+                return cursor.execute(_MARK).fetchone()[0]
         except psycopg.Error as error:
             raise _mapped(error) from error
 
     async def abegin(self, given: Any) -> Any:
-        psycopg, (create, read) = self._check(), _mark()
+        psycopg = self._check()
         try:
             async with self.connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-                await cursor.execute(create)
-                await cursor.execute(read)
+                await cursor.execute(_IS_MARKED)
+                if not (await cursor.fetchone())[0]:
+                    await cursor.execute(_CREATE)
+                await cursor.execute(_MARK)
                 return (await cursor.fetchone())[0]
         except psycopg.Error as error:
             raise _mapped(error) from error
@@ -391,13 +417,13 @@ class _Asyncpg(_Postgres):
     async def abegin(self, given: Any) -> Any:
         _psycopg()
         asyncpg: Any = sys.modules["asyncpg"]
-        create, read = _mark()
         try:
             if not given.is_in_transaction():
                 refuse_autocommit()
             given.add_query_logger(self._on_query)  # the documented way to its address and parameters
-            await given.execute(create)
-            number = await given.fetchval(read)
+            if not await given.fetchval(_IS_MARKED):
+                await given.execute(_CREATE)
+            number = await given.fetchval(_MARK)
             await asyncio.sleep(0)  # the logger is called in the loop's next turn
             given.remove_query_logger(self._on_query)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -417,6 +443,11 @@ class _Asyncpg(_Postgres):
 def _mapped(error: BaseException) -> HoldfastError:
     from ..backends.postgres.caller_transaction import mapped_error
 
+    if getattr(error, "sqlstate", None) == "42501":
+        return ConfigurationError(
+            "in a sandbox connection= needs the right to create temporary tables. GRANT TEMPORARY ON DATABASE … to the "
+            "role of your connection, and roll its transaction back."
+        )
     return mapped_error(error, "holdfast")
 
 
@@ -510,14 +541,14 @@ class SandboxBackend(MemoryBackend):
         return follower
 
     def _join(self, follower: Follower, level: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Try the jobs on the store, with those that wait for the same connection; then let them wait."""
+        """Try the jobs on the store, beside those that wait for the same connection; then let them wait."""
         with self._section("enqueue") as cursor:
-            at = self._clock.wall()
+            at, ids = self._clock.wall(), {job.id for job in jobs}
             cursor.execute("BEGIN")
             try:
                 for unit in self._units:
-                    if unit.owner is follower:
-                        for job in unit.jobs:
+                    for job in unit.jobs if unit.owner is follower else ():
+                        if job.key is not None or job.id in ids:
                             join_one(cursor.execute, job, unit.at)
                 answers = [join_one(cursor.execute, job, at) for job in jobs]
             finally:
@@ -545,6 +576,7 @@ class SandboxBackend(MemoryBackend):
 
     def stop_following(self) -> None:
         """The sandbox ends: what still waits is dropped."""
+        followers = list(self._followers.values())
         self._units = []
-        for follower in list(self._followers.values()):
+        for follower in followers:
             follower.stop()

@@ -284,14 +284,14 @@ def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -
             inner = sqlalchemy_connection(connection)
             if inner.dialect.name != "sqlite":
                 refuse_kind(caller, "SQLite", _TAKES)
-            _check_begun(inner.connection.dbapi_connection)
+            check_begun(inner.connection.dbapi_connection)
             return _join(inner.exec_driver_sql, path, jobs, now)
     if caller.library != "sqlite3":
         refuse_kind(caller, "SQLite", _TAKES)
     with errors_mapped(path):
         cursor = connection.cursor()
         cursor.row_factory = None
-        _check_begun(connection)
+        check_begun(connection)
         return _join(cursor.execute, path, jobs, now)
 
 
@@ -310,7 +310,7 @@ def _mapped(error: BaseException, path: str) -> HoldfastError:
     return BackendError(f"{os.path.basename(path)}: the driver failed ({type(error).__name__}).")
 
 
-def _check_begun(connection: Any) -> None:
+def check_begun(connection: Any) -> None:
     """Without a transaction to join, every INSERT would be committed at once."""
     if isinstance(connection, sqlite3.Connection) and not connection.in_transaction:
         mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
