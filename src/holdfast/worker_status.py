@@ -34,6 +34,7 @@ class RunnerView(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     responds: bool  # False: a handler blocks its loop or holds the GIL
     jobs: tuple[str, ...] = ()  # ids, oldest first; possibly truncated
+    ahead: int = 0  # jobs that wait there for a slot, besides those that run
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):

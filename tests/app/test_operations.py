@@ -48,7 +48,7 @@ WITHOUT_TWIN = {
     ),
     *("around", "configure", "on_enqueue", "on_shutdown", "on_startup"),
     *("app", "include_in", "args_bytes_max", "enqueued", "assert_enqueued", "refute_enqueued"),
-    *("assert_not_enqueued", "commit", "pending"),
+    *("assert_not_enqueued", "commit", "eager", "pending"),
 }
 
 

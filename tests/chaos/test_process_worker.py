@@ -25,13 +25,15 @@ pytestmark = pytest.mark.chaos
 def test_a_drain_runs_every_job_once_on_all_runners_and_leaves_no_process(stage: ProcessScene) -> None:
     with stage.app() as app:
         calls = [app.named(name).bind(n=n) for n in range(200) for name in ("quick", "quick_thread")]
-        app.enqueue_many(calls)
+        app.enqueue_many([app.named("waits").bind(), *calls])
         family = stage.start("--runners", "2", "--slots", "8", "--drain")
+        until(lambda: len(stage.lines("import")) == 2, what="both runners")
+        stage.open_gate()
         assert family.keeper.wait(60) == 0
-        assert app.counts()["default"][State.SUCCEEDED] == 400
+        assert app.counts()["default"][State.SUCCEEDED] == 401
         assert app.audit().violations == []
     starts = stage.lines("start")
-    assert len(starts) == len({line["job"] for line in starts}) == 400
+    assert len(starts) == len({line["job"] for line in starts}) == 401
     imports = stage.lines("import")
     assert len({line["pid"] for line in imports}) == 2
     assert {line["pid"] for line in starts} <= {line["pid"] for line in imports}

@@ -15,8 +15,7 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.events import Hub
 from holdfast.options import WorkerOptions
 from holdfast.records import Held, Renewal
-from holdfast.worker.keeper.exchange_loop import Ledger
-from holdfast.worker.keeper.lease_renewal import LeaseRenewer
+from holdfast.worker.keeper.lease_renewal import LeaseRenewer, Ledger
 from holdfast.worker.keeper.runners import InProcessRunners, Signals
 from holdfast.worker.keeper.store_client import StoreClient
 from holdfast.worker_status import JOBS_SHOWN_MAX, PORTRAIT_BYTES_MAX, RunnerView, WorkerStatus, bounded, draw, read

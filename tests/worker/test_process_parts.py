@@ -24,7 +24,7 @@ from holdfast.worker.processes import guard, protocol, spawner, timeouts
 from holdfast.worker.processes.pool import RETRY_DECISION_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _KilledJob
 from holdfast.worker.processes.process_worker import python_files
 from holdfast.worker.processes.resource_limits import Limits, children_of, memory_of, memory_of_family
-from holdfast.worker.processes.runner_process import RunnerProcess, Stage, how_it_ended
+from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, how_it_ended
 from holdfast.worker.processes.timeouts import BEGIN_SECONDS, stack_of
 from holdfast.worker.runner import output
 
@@ -153,12 +153,13 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
     runner = RunnerProcess(Owner(), 1, 200, dedicated=False)
     runner.handed_over()
     runner.stage = Stage.READY
-    assert runner.room == 200
-    leases = [lease(f"j{number}") for number in range(200)]
-    runner.give(leases)
-    assert runner.room == 0
-    assert len(runner.take_back()) == 200
-    assert runner.room == 0 and runner.has_spare_flag
+    leases = [lease(f"j{number}") for number in range(200 + AHEAD_MAX)]
+    for part in (leases[:200], leases[200:]):
+        assert runner.room == 200 and runner.room_ahead(AHEAD_MAX) == len(leases) - 200 - leases.index(part[0])
+        runner.give(part)
+        assert runner.room == 0
+        assert len(runner.take_back()) == 200
+    assert runner.room == 0 and runner.room_ahead(AHEAD_MAX) == 0 and runner.has_spare_flag
     for one in leases[:50]:
         assert runner.drop(one.token) is None  # nothing of ours ended: it only saw the mark
     assert runner.room == 50
@@ -222,7 +223,7 @@ async def test_a_job_that_waits_too_long_for_a_process_of_its_own_is_given_back(
     clock = SystemClock()
     pool = Pool(spawner.Plan(app="shop:app"), clock, Reports(), Signals())
     ended = pool.signals.ended
-    pool.start([structs.replace(lease("suspect"), suspect=True)])
+    pool.start([structs.replace(lease("suspect"), suspect=True)], now=1)
     pool.check_waiting(clock.steady())
     assert not ended and pool.running() == ("suspect",)
     pool.check_waiting(clock.steady() + RUNNER_WITHIN_SECONDS + 1)
@@ -366,7 +367,7 @@ async def test_suspects_that_wait_get_more_processes_than_planned() -> None:
         return runner
 
     pool.spawner.start = start  # type: ignore[method-assign]
-    pool.start([structs.replace(lease(f"s{n}"), suspect=True) for n in range(40)])
+    pool.start([structs.replace(lease(f"s{n}"), suspect=True) for n in range(40)], now=40)
     assert len(begun) == 4
     for seconds, processes in ((2.5, 8), (4.5, 16), (20.0, 16)):
         pool._waits_since = {token: SystemClock().steady() - seconds for token in pool._waits_since}

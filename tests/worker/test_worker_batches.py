@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import Lease
-from holdfast.worker.keeper.exchange_loop import BATCH_BYTES_MAX, BATCH_MAX, Ledger
+from holdfast.worker.keeper.lease_renewal import BATCH_BYTES_MAX, BATCH_MAX, Ledger
 
 MIB = 1 << 20
 

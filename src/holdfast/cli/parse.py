@@ -52,6 +52,20 @@ class Size(SizeType):
         return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
 
 
+class Prefetch(WordType):
+    """auto, as None, or a number."""
+
+    name = "prefetch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip().lower()
+        if text == "auto":
+            return None
+        if not (text.isascii() and text.isdigit()):
+            self.fail(f"cannot read {value!r}. Write auto, 0 for none, or how many jobs per runner.", param, ctx)
+        return int(text)
+
+
 class Numbered(WordType):
     """NAME=N, as (name, number)."""
 

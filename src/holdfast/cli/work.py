@@ -20,7 +20,7 @@ from ..options import SLOTS_DEFAULT, LogJobs, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .log_output import FORMATS, LEVELS, logs_on_stderr
 from .output import Printer
-from .parse import Duration, Numbered, Size
+from .parse import Duration, Numbered, Prefetch, Size
 
 if TYPE_CHECKING:
     from ..worker.embedded import Drained
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--queues", "-q", metavar="QUEUE[:SLOTS],…", multiple=True, help="Queues to serve. [those of its tasks]")
 @click.option("--runners", type=click.IntRange(1, 1000), metavar="N", help="Runner processes. [one per core]")
 @click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs, over all runners. [10 per runner]")
+@click.option("--prefetch", type=Prefetch(), metavar="auto|N", help="Jobs a runner may hold beyond its slots. [auto]")
 @click.option(
     "--isolated", type=click.IntRange(1), metavar="N", help="Processes for isolated jobs. [2 per core, at least 4]"
 )
@@ -77,6 +78,7 @@ def work(
     queues: tuple[str, ...],
     runners: int | None,
     slots: int | None,
+    prefetch: int | None,
     isolated: int | None,
     start_timeout: float | None,
     imports: tuple[str, ...],
@@ -116,6 +118,7 @@ def work(
         url=url,
         runners=min(runners, options.slots),
         slots=options.slots,
+        prefetch=prefetch,
         isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
         grace=options.grace,
         start_timeout=START_SECONDS_DEFAULT if start_timeout is None else start_timeout,

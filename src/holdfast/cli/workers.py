@@ -74,15 +74,15 @@ def _worker_row(worker: WorkerRecord, now: float, *, paused: bool) -> tuple[str,
 def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]:
     """A runner as of its worker's latest renewal."""
     jobs = [short[job_id] for job_id in runner.jobs[:JOBS_LISTED_MAX]]
-    if runner.running > len(jobs):
-        jobs.append(f"+{runner.running - len(jobs)}")
+    if runner.running + runner.ahead > len(jobs):
+        jobs.append(f"+{runner.running + runner.ahead - len(jobs)}")
     state = runner.state if runner.responds else "blocked"
     return (
         "  runner",
         "",
         str(runner.pid),
         "",
-        f"{runner.running}/{runner.slots}",
+        f"{runner.running}/{runner.slots}" + (f" +{runner.ahead}" if runner.ahead else ""),
         "",
         "",
         "",

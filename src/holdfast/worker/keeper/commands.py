@@ -13,7 +13,7 @@ from ... import events, logs
 from ...context import bounded
 from ...errors import HoldfastError
 from ...worker_status import COMMAND_RESULT_CHARS_MAX, COMMANDS_KEPT_MAX, Command
-from .exchange_loop import Ledger
+from .lease_renewal import Ledger
 from .runners import Runners, Signals
 from .store_client import StoreClient
 

@@ -1,4 +1,4 @@
-"""The settle + claim loop, one exchange at a time, and the ledger of leases, busy slots and unsent outcomes.
+"""The settle + claim loop, one exchange at a time.
 
 Run by the keeper. An exchange sends outcomes to the store and fills the free slots; outcomes that arrive meanwhile wait
 for the next one. An exchange without a reply is repeated, the SAME call number with the SAME outcomes, until it gets
@@ -17,13 +17,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from ... import events, logs
-from ...context import Ended, Gone, Unknown, interrupted
+from ...context import Ended, Unknown
 from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import Ending, Settlement
 from ...options import WorkerOptions
 from ...records import CLAIM_BYTES_MAX, CLAIM_SWEEP_MAX, Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from .declare import Declarations
-from .lease_renewal import LeaseRenewer
+from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient, backoff
@@ -38,6 +38,10 @@ OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is 
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
 CLAIM_BYTES_MIN = 1 << 14  # lower bound for `bytes_max`; one job is leased whatever its size
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
+AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait will last no longer than this
+AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
+AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
+AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
 UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
 
@@ -83,6 +87,8 @@ class ExchangeLoop:
         # Claim half the slots at a time: one half runs while the store settles and fills the other, so neither side
         # waits. In one process both sides would only alternate on the GIL, and each switch costs.
         self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if runners.in_processes else options.slots
+        self._exchanged_at = 0.0
+        self._ahead_from = 0.0  # nothing is claimed ahead before this time
         self._jobs_limit = AdaptiveLimit(self._claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
         self._sweep_limit = AdaptiveLimit(CLAIM_SWEEP_MAX)
@@ -133,22 +139,29 @@ class ExchangeLoop:
         self.note_alive()
         if signals.sealed is not None and not self._seal_reported:
             self._report_seal(signals.sealed)
-        ended = signals.ended
-        if ended:
-            self._take_in([ended.popleft() for _ in range(len(ended))])
+        self._take_in_ended()
+        if (signals.closing or signals.paused) and self._runners.queued():
+            self._runners.give_back_queued()
+            self._take_in_ended()
         most = self.free()
         if not self._ledger.unsent and not (signals.claim_due and most):
             return False
+        if not (signals.closing or self._renewal.fenced):
+            await self._pace()
         settlements, releases = self._ledger.take()
-        await self.exchange(settlements, releases, most)
+        await self.exchange(settlements, releases, most, self._ahead(most))
         if self._unheard:
             if self._signals.abandon.is_set():
                 raise Abandoned
             await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store keeps working meanwhile
         return True
 
-    def _take_in(self, batch: list[Ended]) -> None:
+    def _take_in_ended(self) -> None:
         """Record ended attempts. Jobs of unknown tasks keep their slots until it is decided how to release them."""
+        ended = self._signals.ended
+        if not ended:
+            return
+        batch = [ended.popleft() for _ in range(len(ended))]
         unknown = [end for end in batch if isinstance(end, Unknown)]
         if unknown:
             batch = [end for end in batch if not isinstance(end, Unknown)]
@@ -171,6 +184,16 @@ class ExchangeLoop:
         """Tell the watchdog that this loop is alive: it makes a bounded call, or waits `seconds` on purpose."""
         self._signals.alive_at = self._store.clock.steady() + seconds
 
+    async def _pace(self) -> None:
+        """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead: each
+        exchange has its price, and a handler may want the processor."""
+        lasts = self._runners.lasts() - AHEAD_LEFT_SECONDS
+        if lasts > 0:
+            pause = self._exchanged_at + AHEAD_PACE_SECONDS - self._store.clock.steady()
+            if pause > 0:
+                await asyncio.sleep(min(pause, lasts))  # not woken by each outcome: that would cost as much
+                self._take_in_ended()
+
     async def _woken_within(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -179,25 +202,44 @@ class ExchangeLoop:
             pass
 
     def free(self) -> int:
-        """How many jobs the next claim may bring: each must be able to start immediately."""
+        """How many jobs could start immediately."""
         if self._signals.closing or self._signals.paused or self._renewal.fenced:
             return 0
-        return min(self._jobs_limit.value, self._runners.room(self._ledger.free()))
+        return min(self._jobs_limit.value, self._room_now())
 
-    async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
-        """Settle, release and claim in one call. Return whether it brought leases."""
+    def _room_now(self) -> int:
+        return self._runners.room(max(0, self._ledger.spare(self._runners.queued())))
+
+    def _ahead(self, now: int) -> int:
+        """How many more a claim may bring: they wait in the runners for the slots of short jobs. They come along with
+        exchanges that are made anyway, and never if fewer slots are to be used than are."""
+        if self._signals.closing or self._signals.paused or self._renewal.fenced:
+            return 0
+        if self._ledger.spare(self._runners.queued()) < 0 or self._store.clock.steady() < self._ahead_from:
+            return 0
+        return max(0, min(self._jobs_limit.value - now, self._runners.ahead(now)))
+
+    async def exchange(self, settlements: list[Settlement], releases: list[Release], now: int, ahead: int = 0) -> bool:
+        """Settle, release and claim in one call: `now` jobs to start at once, and `ahead` more. Return whether it
+        brought leases."""
+        most = now + ahead
+        self._exchanged_at = self._store.clock.steady()
         if self._reports.pending or self._report_writer.writing:
             await self._report_writer.flush_before(settlements)
         renewal, ended_at = self._renewal, self._store.clock.steady()
         renewal.call += 1
         isolated = self._runners.most_by_task() if most else {}
-        capped, unknown = self._ledger.free_by_task(), self._unknown.caps
+        by_queue, capped, unknown = self._ledger.free_by_queue(), self._ledger.free_by_task(), self._unknown.caps
+        if ahead:
+            limited = self._runners.limited
+            by_queue = {**by_queue, **{queue: min(now, by_queue.get(queue, now)) for queue in limited.queues}}
+            capped = {**capped, **{task: min(now, capped.get(task, now)) for task in limited.tasks}}
         request = ClaimRequest(
             worker=renewal.worker.id,
             call=renewal.call,
             queues=self._rotation.order(),
             most=most,
-            most_by_queue=self._ledger.free_by_queue(),
+            most_by_queue=by_queue,
             most_by_task=_least(isolated, {**capped, **unknown} if unknown else capped),
             most_by_group=self._options.group_slots,
             bytes_max=self._bytes_limit.value,
@@ -237,6 +279,8 @@ class ExchangeLoop:
     def _note_opening(self, opens_in: float | None) -> None:
         """Claim again as soon as the rate or slow-down that limited this claim allows the next start."""
         self.opens_in = opens_in
+        if opens_in is not None:
+            self._ahead_from = self._store.clock.steady() + AHEAD_AFTER_RATE_SECONDS
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -395,6 +439,8 @@ class ExchangeLoop:
         if not leases:
             return
         self._early = 0
+        self._take_in_ended()  # their slots are free, too
+        now = self._room_now()
         free = {**self._ledger.free_by_task(), **self._unknown.caps}
         self._ledger.add(leases)
         if free:
@@ -407,10 +453,15 @@ class ExchangeLoop:
         marked = [lease for lease in leases if lease.max_stalls == 0]
         if marked:
             leases = [lease for lease in leases if lease.max_stalls != 0]
+            if len(marked) + len(leases) > now:  # recorded as begun, they must not wait in a runner
+                self._ahead_from = self._store.clock.steady() + AHEAD_AFTER_MARKED_SECONDS
+                excess = [*leases[max(0, now - len(marked)) :], *marked[now:]]
+                self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in excess])
+                leases, marked = leases[: max(0, now - len(marked))], marked[:now]
             self._spawn(self._begin(marked))
         if leases:
             self._job_log.started(leases)
-            self._runners.start(leases)
+            self._runners.start(leases, now - len(marked))
 
     def _may_start(self) -> bool:
         return not (self._renewal.fenced or self._signals.closing)
@@ -463,7 +514,7 @@ class ExchangeLoop:
                 self._signals.ended.append(Release(id=lease.id, token=lease.token))
         if start:
             self._job_log.started(start)
-            self._runners.start(start)
+            self._runners.start(start, len(start))
         self._signals.wake.set()
 
     # ------------------------------------------------------------------ waiting for work
@@ -578,108 +629,3 @@ class QueueRotation:
             self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
         least = min(self._served.values())
         self._served = {queue: served - least for queue, served in self._served.items()}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The ledger: what the worker holds. Pure bookkeeping, on the keeper's loop only: it makes no calls.
-
-
-BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's work
-BATCH_BYTES_MAX = 8 << 20  # of their values: a batch that cannot be sent within call_timeout would never succeed
-BATCH_BYTES_MIN = 1 << 14
-
-
-class Ledger:
-    """A lease is in `leases` until the store reports otherwise; a slot is `busy` until its handler has stopped."""
-
-    def __init__(
-        self, slots: int, slots_by_queue: Mapping[str, int], slots_by_task: Mapping[str, int] | None = None
-    ) -> None:
-        self.leases: dict[str, Lease] = {}  # by token
-        self.busy: dict[str, Lease] = {}  # by token; outlives `leases` if the handler of a lost lease has not stopped
-        self.settlements: list[Settlement] = []
-        self.releases: list[Release] = []
-        self._jobs_limit = AdaptiveLimit(BATCH_MAX)
-        self._bytes_limit = AdaptiveLimit(BATCH_BYTES_MAX, BATCH_BYTES_MIN)
-        self._slots, self._slots_by_queue, self._slots_by_task = slots, slots_by_queue, slots_by_task or {}
-
-    @property
-    def unsent(self) -> bool:
-        return bool(self.settlements or self.releases)
-
-    def resize(self, slots: int) -> None:
-        """Use another number of slots from now on; those that are busy are not interrupted."""
-        self._slots = slots
-
-    def free(self) -> int:
-        return max(0, self._slots - len(self.busy))
-
-    def free_by_queue(self) -> Mapping[str, int]:
-        """Free slots of queues with their own cap."""
-        if not self._slots_by_queue:
-            return {}
-        taken = Counter(lease.queue for lease in self.busy.values())
-        return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
-
-    def free_by_task(self) -> Mapping[str, int]:
-        """Free slots of tasks with their own cap."""
-        if not self._slots_by_task:
-            return {}
-        taken = Counter(lease.task for lease in self.busy.values())
-        return {task: max(0, cap - taken[task]) for task, cap in self._slots_by_task.items()}
-
-    def add(self, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self.leases[lease.token] = self.busy[lease.token] = lease
-
-    def ended(self, batch: Iterable[Ended]) -> None:
-        """Handlers have stopped: free their slots and queue their outcomes for sending."""
-        for end in batch:
-            self.busy.pop(end.token, None)
-            lease = self.leases.get(end.token)
-            if lease is None:
-                continue  # lost meanwhile: no outcome to send
-            if isinstance(end, Gone) and lease.max_stalls == 0:
-                # Given up but not lost: its part of the store is unreachable. A lease that renew does not name is
-                # released and would run again, so keep naming it until that part has stored that this was the only run.
-                end = interrupted(lease)
-            if isinstance(end, Settlement):
-                self.settlements.append(end)
-            elif isinstance(end, Release):
-                self.releases.append(end)
-            else:
-                del self.leases[end.token]
-
-    @property
-    def limits(self) -> tuple[AdaptiveLimit, ...]:
-        """Adaptive bounds on the outcomes of one exchange; adjusted after each exchange."""
-        return self._jobs_limit, self._bytes_limit
-
-    def take(self) -> tuple[list[Settlement], list[Release]]:
-        """Take out the outcomes for the next exchange."""
-        most = self._jobs_limit.value
-        number = self._sendable(most)
-        settlements, self.settlements = self.settlements[:number], self.settlements[number:]
-        releases, self.releases = self.releases[:most], self.releases[most:]
-        return settlements, releases
-
-    def _sendable(self, most: int) -> int:
-        """How many settlements fit into one exchange; the first one always does, whatever its size."""
-        size = 0
-        for number, settlement in enumerate(self.settlements[:most]):
-            size += 0 if settlement.value is None else len(settlement.value)
-            if size > self._bytes_limit.value and number:
-                return number
-        return most
-
-    def lease_refs(self) -> list[Held]:
-        """All leases, in the form `renew` takes."""
-        return [Held(lease.id, lease.token) for lease in self.leases.values()]
-
-    def lose_all(self) -> list[Lease]:
-        """The worker's row is gone and every lease with it. Return the leases it had."""
-        lost = list(self.leases.values())
-        self.leases.clear()
-        self.settlements.clear()
-        self.releases.clear()
-        return lost

@@ -23,8 +23,8 @@ from .commands import Commands
 from .cron_ticker import CronTicker
 from .declare import Declarations, Declared
 from .drain import Drain
-from .exchange_loop import ExchangeLoop, Ledger
-from .lease_renewal import LeaseRenewer
+from .exchange_loop import ExchangeLoop
+from .lease_renewal import LeaseRenewer, Ledger
 from .meter import Meter
 from .recorder import Recorder
 from .reports import Reports, ReportWriter
@@ -132,7 +132,8 @@ class Keeper:
             "queues": list(self._queues),
             "slots": renewal.worker.slots,
             "paused": self._signals.paused,
-            "running": len(self._ledger.busy),
+            "running": len(self._ledger.busy) - self._runners.queued(),
+            "ahead": self._runners.queued(),
             "registered": renewal.registered,
             "fenced": renewal.fenced,
             "stopping": self.stopping,

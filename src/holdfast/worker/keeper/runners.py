@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from .meter import Meter
 
 if TYPE_CHECKING:
     from ..runner.attempt import Runner
+    from .declare import Declared
 
 LOOP_BLOCKED_SECONDS = 1.0
 LOOK_EVERY_SECONDS = 0.25
@@ -371,6 +372,25 @@ class Signals:
             self.wake.set()
 
 
+class Limited(NamedTuple):
+    """Queues and tasks under a limit or rate, by the declarations of the code: claimed ahead, their jobs would count
+    without running."""
+
+    queues: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+
+
+def limited_by(declared: Declared) -> Limited:
+    return Limited(
+        frozenset(
+            rule.name
+            for rule in declared.queues
+            if rule.limit is not None or rule.rate or rule.group_rate or rule.group_limit != 1
+        ),
+        frozenset(rule.name for rule in declared.tasks if rule.limit is not None or rule.rate),
+    )
+
+
 class Runners(ABC):
     """The runners as the keeper sees them."""
 
@@ -382,6 +402,7 @@ class Runners(ABC):
         self.worker = ""  # the worker's id
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.broken = False  # no job can be run any more
+        self.limited = Limited()
 
     # ------------------------------------------------------------------ specific to each implementation
 
@@ -397,6 +418,22 @@ class Runners(ABC):
     def room(self, free: int) -> int:
         """How many of the `free` slots could start a job now."""
 
+    def queued(self) -> int:
+        """How many jobs wait in the runners for a slot: they were claimed ahead."""
+        return 0
+
+    def ahead(self, now: int) -> int:
+        """How many jobs a claim may bring beyond `now`, those that can start at once: they soon can."""
+        return 0
+
+    def lasts(self) -> float:
+        """For how many seconds the runners have jobs to begin, by the latest run times."""
+        return 0.0
+
+    def give_back_queued(self) -> None:
+        """Release the jobs that were claimed ahead and have not begun."""
+        return
+
     @abstractmethod
     def most_by_task(self) -> Mapping[str, int]:
         """Per-task maximum for the next claim. Contains only tasks with a limited number of slots."""
@@ -406,7 +443,8 @@ class Runners(ABC):
         """Whether a claim with these caps that brought these leases may have left jobs for an immediate next one."""
 
     @abstractmethod
-    def start(self, leases: Sequence[Lease]) -> None: ...
+    def start(self, leases: Sequence[Lease], now: int) -> None:
+        """Start up to `now` jobs at once and the others as soon as slots are free."""
 
     @abstractmethod
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None: ...
@@ -587,7 +625,7 @@ class InProcessRunners(Runners):
     def task_names(self) -> Iterable[str]:
         return self._task_names()
 
-    def start(self, leases: Sequence[Lease]) -> None:
+    def start(self, leases: Sequence[Lease], now: int) -> None:
         self._call(self._runner.start, leases)
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:

@@ -20,7 +20,7 @@ from ...context import Stop
 from .runners import Runners, Signals
 
 if TYPE_CHECKING:
-    from .exchange_loop import Ledger
+    from .lease_renewal import Ledger
 
 STOP_WITHIN_SECONDS = 2.0  # time for an async handler to clean up after being told to stop
 
@@ -45,6 +45,7 @@ class Shutdown:
         await self._requested.wait()
         runners, signals, ledger = self._runners, self._signals, self._ledger
         signals.wake.set()
+        runners.give_back_queued()
         logs.worker_stopping(runners.worker, len(ledger.busy), self._grace)
         await self._first_of(self._grace, self.over, self._now)
         if not self.over.is_set():

@@ -38,10 +38,10 @@ from ...records import Lease, Release
 from ...retry import RetryPolicy
 from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..keeper.reports import Reports
-from ..keeper.runners import Runners, Signals, state_after_crash
+from ..keeper.runners import Runners, Signals, limited_by, state_after_crash
 from . import guard, protocol
 from .resource_limits import OUT_OF_MEMORY, children_of
-from .runner_process import Assignment, RunnerProcess, Stage, how_it_ended
+from .runner_process import AHEAD_MAX, Assignment, RunnerProcess, Stage, how_it_ended
 from .spawner import Plan, RunnerSpawner
 from .timeouts import TimeoutMonitor
 
@@ -51,6 +51,9 @@ SUSPECT_PATIENCE_SECONDS = 2.0  # double the processes for suspect jobs each tim
 SUSPECT_DOUBLINGS_MAX = 2
 RETRY_DECISION_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if no runner has done so within this time
 SHOWN_AFTER_SECONDS = 2.0  # show a job in the worker status if it has not begun for this long
+AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
+AHEAD_PATIENCE_SECONDS = 0.25  # take back a job claimed ahead that has not begun within this time
+ESTIMATE_JOBS = 50  # the expected run time is a mean over about this many jobs
 
 
 class Pool(Runners):
@@ -81,6 +84,7 @@ class Pool(Runners):
         self._lost: dict[str, RunnerProcess] = {}  # job id → runner in which a lost attempt is still running
         self._isolated_slots = IsolatedSlots()
         self._failed_by_kill: dict[str, _KilledJob] = {}  # by token: failed by a kill, retry policy not yet applied
+        self._run_seconds: float | None = None  # how long a job runs, by the latest ones; None: not known yet
 
     async def open(self) -> protocol.Hello:
         """Start the guard and the first runner; the others follow."""
@@ -104,6 +108,45 @@ class Pool(Runners):
     def room(self, free: int) -> int:
         return min(free, sum(runner.room for runner in self.spawner.shared))
 
+    def queued(self) -> int:
+        return sum(runner.queued for runner in self.spawner.shared)
+
+    def ahead(self, now: int) -> int:
+        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        shares = even_shares([runner.room for runner in runners], now)
+        return sum(self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True))
+
+    def lasts(self) -> float:
+        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        return (self._run_seconds or 0.0) * min((one.queued / one.slots for one in runners), default=0.0)
+
+    def _room_ahead(self, runner: RunnerProcess, share: int) -> int:
+        """How many jobs may be added to those that wait in a runner that gets `share` jobs to start at once: none if it
+        has slots left, as those would start, too."""
+        return runner.room_ahead(self._ahead_max(runner)) if share == runner.room else 0
+
+    def _ahead_max(self, runner: RunnerProcess) -> int:
+        """How many jobs may wait in a runner: as many as begin within AHEAD_SECONDS, by the latest run times."""
+        fixed, seconds = self.spawner.plan.prefetch, self._run_seconds
+        if fixed is not None:
+            return min(fixed, AHEAD_MAX)
+        if seconds is None:
+            return 0
+        least = runner.slots if seconds <= AHEAD_SECONDS else 0
+        return min(AHEAD_MAX, max(least, int(runner.slots * AHEAD_SECONDS / max(seconds, 1e-6))))
+
+    def give_back_queued(self) -> None:
+        for runner in self.spawner.shared:
+            if runner.queued:
+                self._end([Release(id=lease.id, token=lease.token) for lease in runner.take_back()])
+
+    def check_queued(self, runner: RunnerProcess, now: float) -> None:
+        """Jobs claimed ahead wait for longer than they should: others may begin them sooner, and none are claimed ahead
+        until shorter jobs have ended."""
+        if runner.queued and runner.unbegun(now - AHEAD_PATIENCE_SECONDS):
+            self._run_seconds = max(self._run_seconds or 0.0, AHEAD_PATIENCE_SECONDS)
+            self.reroute(runner.take_back())
+
     def most_by_task(self) -> Mapping[str, int]:
         return self._isolated_slots.distribute(self._free_dedicated(), sorted(self._isolated_tasks))
 
@@ -119,9 +162,9 @@ class Pool(Runners):
         )
         return max(0, self.spawner.plan.isolated - taken - len(self._waiting))
 
-    def start(self, leases: Sequence[Lease]) -> None:
+    def start(self, leases: Sequence[Lease], now: int) -> None:
         if not (self._isolated_tasks or self._lost or [lease for lease in leases if lease.suspect]):
-            self._spread(leases)
+            self._spread(leases, now)
             return
         shared: list[Lease] = []
         for lease in leases:
@@ -132,7 +175,7 @@ class Pool(Runners):
                 self._waits_since[lease.token] = self._clock.steady()
             else:
                 shared.append(lease)
-        self._spread(shared)
+        self._spread(shared, now)
         self.serve_waiting()
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
@@ -142,6 +185,9 @@ class Pool(Runners):
                 self._stop_waiting(lease)
                 continue
             job = runner.jobs[lease.token]
+            if not runner.dedicated and runner.take_back_one(job):
+                self._end([Release(id=lease.id, token=lease.token)])
+                continue
             job.stop_reason = max(job.stop_reason, reason)
             if reason is Stop.LOST:
                 self._lost[lease.id] = runner
@@ -151,6 +197,7 @@ class Pool(Runners):
     def stop_all(self, reason: Stop) -> None:
         self.spawner.barred = True
         self._give_back_waiting(self._waiting)
+        self.give_back_queued()
         for runner in self.spawner.runners.values():
             for job in runner.jobs.values():
                 job.stop_reason = max(job.stop_reason, reason)
@@ -184,7 +231,8 @@ class Pool(Runners):
                 state=runner.stage.name.lower(),
                 alone=runner.dedicated,
                 slots=runner.slots,
-                running=len(runner.jobs),
+                running=len(runner.jobs) - runner.queued,
+                ahead=runner.queued,
                 done=runner.done,
                 memory_bytes=runner.memory // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES,
                 responds=not runner.blocked,
@@ -233,12 +281,16 @@ class Pool(Runners):
 
     # ------------------------------------------------------------------ dispatch
 
-    def _spread(self, leases: Sequence[Lease]) -> None:
-        able = sorted((runner for runner in self.spawner.shared if runner.room), key=lambda runner: -runner.room)
+    def _spread(self, leases: Sequence[Lease], now: int) -> None:
+        """Fill up to `now` free slots, evenly; what is left waits in the runners whose slots are all taken."""
+        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        shares = even_shares([runner.room for runner in runners], min(now, len(leases)))
+        left = len(leases) - sum(shares)
+        if left:
+            rooms = [self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True)]
+            shares = [sum(pair) for pair in zip(shares, even_shares(rooms, left), strict=True)]
         start = 0
-        for number, runner in enumerate(able):
-            left = len(leases) - start
-            share = min(runner.room, -(-left // (len(able) - number)))
+        for runner, share in zip(runners, shares, strict=True):
             if share > 0:
                 batch = leases[start : start + share]
                 runner.give(batch)
@@ -286,7 +338,9 @@ class Pool(Runners):
 
     def reroute(self, leases: Sequence[Lease]) -> None:
         """Re-dispatch reclaimed jobs to a runner with room; release the rest."""
-        self._spread(leases)
+        now = sum(runner.room for runner in self.spawner.shared)
+        self._spread(leases[:now], now)
+        self._end([Release(id=lease.id, token=lease.token) for lease in leases[now:]])
 
     def _holder(self, token: str) -> RunnerProcess | None:
         return next((runner for runner in self.spawner.runners.values() if token in runner.jobs), None)
@@ -312,6 +366,7 @@ class Pool(Runners):
             self.timeouts = {name: task.timeout for name, task in self.facts.items() if task.timeout is not None}
             self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
+            self.limited = limited_by(hello.declared)
             self._on_hello(hello)
         runner.send(protocol.Name(self.worker))
         self._request_retry_decisions()
@@ -338,6 +393,10 @@ class Pool(Runners):
             [Gone(job_id, token) for job_id, token in frame.gone],
             [Unknown(job_id, token) for job_id, token in frame.unknown],
         )
+        if frame.seconds and not runner.dedicated:
+            known = 0.0 if self._run_seconds is None else self._run_seconds
+            weight = 0 if self._run_seconds is None else ESTIMATE_JOBS
+            self._run_seconds = (known * weight + frame.seconds) / (weight + max(1, len(frame.settlements)))
         for kind in ends:
             for end in kind:
                 if runner.drop(end.token) is not None or self._failed_by_kill.pop(end.token, None) is not None:
@@ -448,6 +507,16 @@ class Pool(Runners):
             options = TaskOptions(retry=RetryPolicy(limit=facts.retries), retain=facts.retain).for_call(lease.options)
             ended.append(settlement_of(lease, options, killed.outcome, None))
         self._end(ended)
+
+
+def even_shares(rooms: Sequence[int], number: int) -> list[int]:
+    """Deal `number` out as evenly as the rooms allow; what does not fit is left over."""
+    shares = [0] * len(rooms)
+    by_room = sorted(range(len(rooms)), key=lambda place: rooms[place])  # the small ones first: the rest can take more
+    for done, place in enumerate(by_room):
+        shares[place] = min(rooms[place], -(-number // (len(rooms) - done)))
+        number -= shares[place]
+    return shares
 
 
 class _KilledJob:

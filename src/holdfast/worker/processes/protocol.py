@@ -62,7 +62,7 @@ class Setup(Frame, frozen=True, tag=1):
 
 
 class Start(Frame, frozen=True, tag=2):
-    """Start these now. `flags` are the numbers of their begin flags."""
+    """Start these, now or as soon as a slot is free. `flags` are the numbers of their begin flags."""
 
     flags: list[int]
     leases: list[Lease]
@@ -153,12 +153,13 @@ class Refused(Frame, frozen=True, tag=21):
 
 class Ended(Frame, frozen=True, tag=22):
     """Outcomes of handlers that have stopped. `gone`: there is nothing to send to the store; `unknown`: not started,
-    because the runner does not know their tasks."""
+    because the runner does not know their tasks. `seconds`: how long these handlers ran, all together."""
 
     settlements: list[Settlement]
     releases: list[Release]
     gone: list[tuple[str, str]]
     unknown: list[tuple[str, str]] = []
+    seconds: float = 0.0
 
 
 class JobReport(Struct, frozen=True, array_like=True):

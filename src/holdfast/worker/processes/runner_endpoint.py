@@ -199,7 +199,8 @@ class RunnerEndpoint(asyncio.Protocol):
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # must arrive before the outcomes they belong to
             self._report(reported)
-        self._write(protocol.pack_outcomes(protocol.Ended(settlements, releases, gone, unknown)))
+        seconds = self._runner.take_seconds()
+        self._write(protocol.pack_outcomes(protocol.Ended(settlements, releases, gone, unknown, seconds)))
         if unusable and self._transport is not None:
             self._transport.close()  # after sending that: the next job gets a fresh process
 

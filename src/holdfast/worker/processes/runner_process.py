@@ -26,6 +26,7 @@ from .protocol import BeginFlags, make_file
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
+AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
 TELL_BYTES_MAX = 1 << 20  # maximum backlog of events for a runner that does not read
@@ -95,10 +96,11 @@ class RunnerProcess(asyncio.Protocol):
         self._flushing = False
         self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        begin_flags = make_file(slots + SPARE_FLAGS)
+        flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
+        begin_flags = make_file(flags)
         self.dump_fd = os.memfd_create("holdfast-stacks") if hasattr(os, "memfd_create") else make_file(1)
         self.begin_flags = BeginFlags(begin_flags)
-        self._free_flags = list(range(slots + SPARE_FLAGS))
+        self._free_flags = list(range(flags))
         self.output = OutputPipe() if dedicated else None
         self.fds: tuple[int, ...] = (theirs.detach(), begin_flags, self.dump_fd)
         if self.output is not None:
@@ -135,12 +137,23 @@ class RunnerProcess(asyncio.Protocol):
         return max(0, min(self.slots - len(self.jobs), len(self._free_flags) - SPARE_FLAGS))
 
     @property
+    def queued(self) -> int:
+        """How many of its jobs wait there for a slot: they were claimed ahead."""
+        return max(0, len(self.jobs) - self.slots)
+
+    def room_ahead(self, most: int) -> int:
+        """How many more jobs may wait there, once its slots are taken, if at most `most` may."""
+        if self.stage is not Stage.READY or self.blocked or self.dedicated:
+            return 0
+        return max(0, min(most - self.queued, len(self._free_flags) - SPARE_FLAGS - self.room))
+
+    @property
     def has_spare_flag(self) -> bool:
         """Whether a slot is left for a job that must run here even if there is no room."""
         return bool(self._free_flags)
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Send jobs to start now."""
+        """Send jobs: they start now, or as soon as a slot is free there."""
         flags: list[int] = []
         now = read_steady()
         for lease in leases:
@@ -164,11 +177,15 @@ class RunnerProcess(asyncio.Protocol):
 
     def take_back(self) -> list[Lease]:
         """Take back every job that has not begun."""
-        taken = [job for job in self.jobs.values() if not self.begun(job) and self.begin_flags.take_back(job.flag)]
-        for job in taken:
-            del self.jobs[job.lease.token]
-            self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
-        return [job.lease for job in taken]
+        return [job.lease for job in list(self.jobs.values()) if self.take_back_one(job)]
+
+    def take_back_one(self, job: Assignment) -> bool:
+        """Take back a job; False if it may have begun."""
+        if self.begun(job) or not self.begin_flags.take_back(job.flag):
+            return False
+        del self.jobs[job.lease.token]
+        self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
+        return True
 
     def unbegun(self, before: float) -> list[Lease]:
         """Jobs sent before this time that have not begun."""

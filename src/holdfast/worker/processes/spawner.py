@@ -40,6 +40,7 @@ class Plan:
     url: str | None = None
     runners: int = 1
     slots: int = 10  # over all runners
+    prefetch: int | None = None  # jobs each runner may hold beyond its slots; None: by their run times
     isolated: int = 4  # maximum number of dedicated runners, for jobs that run alone
     grace: float = 30.0
     start_timeout: float = START_SECONDS_DEFAULT

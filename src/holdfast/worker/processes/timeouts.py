@@ -114,6 +114,8 @@ class TimeoutMonitor:
         if runner.tag not in self._leaving:
             logs.runner_replaced(runner.pid, why)
             self._leave(runner)
+            if runner.queued:
+                self._pool.reroute(runner.take_back())
             self._pool.spawner.spawn(self._shut_down(runner))
 
     async def restart(self) -> None:
@@ -172,6 +174,7 @@ class TimeoutMonitor:
             if was_blocked:
                 self._blocked_reported.discard(runner.tag)
                 self._pool.signals.claim_again()
+            self._pool.check_queued(runner, now)
             self._check_begins(runner, now)
         most = self._pool.spawner.plan.max_memory
         if most is not None and runner.memory > most and runner.stage is Stage.READY:

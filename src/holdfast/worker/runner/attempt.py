@@ -60,11 +60,13 @@ class Run:
     """A running attempt."""
 
     __slots__ = (
+        "began",
         "context",
         "entered",
         "handle",
         "lease",
         "options",
+        "seconds",
         "stack",
         "stop",
         "successor",
@@ -77,6 +79,7 @@ class Run:
         self.lease, self.task, self.options, self.context = lease, task, options, context
         self.stop = Stop.NOT
         self.entered = False
+        self.began = self.seconds = 0.0  # when its handler was called (monotonic), and how long it ran
         self.thread_id = 0  # of a sync handler
         self.stack = ""  # its stack when it timed out
         self.handle: asyncio.Task[None] | None = None
@@ -120,6 +123,11 @@ class Runner:
         self._mark_begin = mark_begin  # called with the token; False: it was taken back and must not begin
         self._around = around  # the app's middleware; None: handlers are called directly
         self._resources = Resources() if resources is None else resources
+        self._slots = slots
+        self._queue: deque[Lease] = deque()  # claimed ahead: they start when a slot is free
+        self._starting = False
+        self._coroutines = 0  # how many of the runs are async handlers
+        self._seconds = 0.0  # how long handlers ran that ended since the last hand-over
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
@@ -129,18 +137,46 @@ class Runner:
     # ------------------------------------------------------------------ called by the keeper
 
     def start(self, leases: Sequence[Lease]) -> None:
-        """Start an attempt for each lease, now."""
+        """Start an attempt for each lease, now or, if all slots are taken, as soon as one is free."""
         for lease in leases:
-            running = self.runs.get(lease.id)
-            if running is None:
-                try:
-                    self._start(lease)
-                except Exception as fault:  # must not affect the next ones
-                    self._could_not_start(lease, fault)
-            else:  # a lost attempt of the same job is still running: the two must not overlap
-                if running.successor is not None:
-                    self._end_with(Gone(lease.id, running.successor.token))
-                running.successor = lease
+            if len(self.runs) < self._slots or lease.id in self.runs or self._goes_to_threads(lease):
+                self._start_or_follow(lease)
+            else:
+                self._queue.append(lease)
+
+    def _start_or_follow(self, lease: Lease) -> None:
+        running = self.runs.get(lease.id)
+        if running is None:
+            try:
+                self._start(lease)
+            except Exception as fault:  # must not affect the next ones
+                self._could_not_start(lease, fault)
+        else:  # a lost attempt of the same job is still running: the two must not overlap
+            if running.successor is not None:
+                self._end_with(Gone(lease.id, running.successor.token))
+            running.successor = lease
+
+    def _goes_to_threads(self, lease: Lease) -> bool:
+        """Whether a job that was claimed ahead may join the threads' own queue: there are as many threads as slots, so
+        it begins when it should, without this loop. Not if coroutines take slots, or somebody is told when it begins.
+        """
+        if self._coroutines or self._queue or self._hub.wanted("started"):
+            return False
+        task = self._find_task(lease.task)
+        return task is not None and not task.is_async
+
+    def _start_next(self) -> None:
+        if self._starting:  # a handler that ended in its first step: the loop below goes on
+            return
+        self._starting = True
+        while self._queue and len(self.runs) < self._slots:
+            self._start_or_follow(self._queue.popleft())
+        self._starting = False
+
+    def take_seconds(self) -> float:
+        """How long the handlers ran, all together, that ended since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def knows(self, task: str) -> bool:
         return self._find_task(task) is not None
@@ -151,6 +187,9 @@ class Runner:
             self._stop_requests.pop(token, None)
             run = self.runs.get(job_id)
             if run is None:
+                for lease in [lease for lease in self._queue if lease.token == token]:
+                    self._queue.remove(lease)
+                    self._end_unstarted(lease)
                 continue
             if run.lease.token == token:
                 self._request_stop(run, reason)
@@ -159,7 +198,15 @@ class Runner:
                 self._end_unstarted(waiting)
 
     def stop_all(self, reason: Stop) -> None:
-        """Tell every attempt to stop."""
+        """Tell every attempt to stop. Those that have not begun are given back."""
+        while self._queue:
+            self._end_unstarted(self._queue.popleft())
+        for call in self._pool.withdraw():
+            if isinstance(call, _ThreadCall):
+                self._forget(call.run)
+                self._end_unstarted(call.run.lease)
+                if call.run.successor is not None:
+                    self._end_unstarted(call.run.successor)
         for run in list(self.runs.values()):
             if run.successor is not None:
                 waiting, run.successor = run.successor, None
@@ -221,6 +268,8 @@ class Runner:
             self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
         if timeout is not None:
             run.timer = self.loop.call_later(timeout, self._overrun, run)
+        if task.is_async:
+            self._coroutines += 1
         if not task.is_async:
             self._pool.submit(_ThreadCall(self, run))
             if self._pool.refused:
@@ -244,16 +293,21 @@ class Runner:
         logs.not_started(lease.id, lease.task, fault)
         run = self.runs.get(lease.id)
         if run is not None and run.lease is lease:
-            del self.runs[lease.id]
-            if run.timer is not None:
-                run.timer.cancel()
+            self._forget(run)
         self.loop.call_later(NOT_STARTED_SECONDS, self._end_with, Release(id=lease.id, token=lease.token))
         if run is not None and run.successor is not None:
             self.start([run.successor])
 
+    def _forget(self, run: Run) -> None:
+        del self.runs[run.lease.id]
+        self._coroutines -= run.task.is_async
+        if run.timer is not None:
+            run.timer.cancel()
+
     async def _attempt(self, run: Run) -> None:
         """Run an async handler's attempt, in its own asyncio task."""
         run.entered = True
+        run.began = time.monotonic()
         error: BaseException | None = None
         if not self._may_begin(run):
             self._end(run, STOPPED, None)
@@ -287,8 +341,11 @@ class Runner:
     def _attempt_in_thread(self, run: Run) -> None:
         """Run a sync handler's attempt: the same steps in a thread; the loop collects the outcome."""
         task, context = run.task, run.context
+        run.began = time.monotonic()
         run.entered = True
         run.thread_id = threading.get_ident()
+        if context._deadline is not None and run.options.timeout is not None:
+            context._deadline = run.began + run.options.timeout  # it may have waited for a thread
         error: BaseException | None = None
         if not self._may_begin(run):
             outcome = STOPPED
@@ -314,6 +371,7 @@ class Runner:
                 else:
                     outcome, error = returned(task, value)
                 self._after_call()
+        run.seconds = time.monotonic() - run.began
         self._from_threads.append((run, outcome, error))
         if not self._collecting:
             self._collecting = True
@@ -348,14 +406,15 @@ class Runner:
         except Exception as fault:  # a handler tampered with our code, or a bug of ours: the job must end anyway
             logs.end_failed(run.lease.id, run.lease.task, fault)
             self._on_fault()
-            self.runs.pop(run.lease.id, None)
+            if self.runs.get(run.lease.id) is run:
+                self._forget(run)
             self._end_with(interrupted(run.lease))
 
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
-        del self.runs[lease.id]
-        if run.timer is not None:
-            run.timer.cancel()
+        self._forget(run)
+        if run.began:
+            self._seconds += run.seconds or time.monotonic() - run.began
         if self._on_end is not None:
             self._on_end(run.context)
         if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # the common case
@@ -367,6 +426,8 @@ class Runner:
             self._hand_over_soon()
         if run.successor is not None:
             self._start(run.successor)
+        if self._queue:
+            self._start_next()
 
     def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
         """Decide how the attempt ends, given its outcome and why it was told to stop, if it was."""
@@ -432,6 +493,10 @@ class Runner:
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
         if not run.task.is_async and timeout is not None:
+            left = run.began + timeout - time.monotonic() if run.entered else timeout
+            if left > 0.0:  # it waited for a thread: its time counts from its beginning
+                run.timer = self.loop.call_later(left, self._overrun, run)
+                return
             run.stack = stack_of(run.thread_id)
             logs.thread_overran(run.lease.id, run.lease.task, timeout)
         self._request_stop(run, Stop.TIMED_OUT)

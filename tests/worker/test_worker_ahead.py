@@ -1,0 +1,403 @@
+"""Jobs claimed ahead: they begin when a slot is free, never more at once than there are slots, and go back free."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+from tests.worker.worker_bench import WorkerApp
+
+from holdfast.clock import SystemClock
+from holdfast.context import Ended, Stop
+from holdfast.lifecycle import Ending, Settlement
+from holdfast.rates import Rate
+from holdfast.records import ClaimRequest, Exchanged, Lease, QueueRule, Release, TaskRule
+from holdfast.worker.keeper.declare import Declared
+from holdfast.worker.keeper.reports import Reports
+from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
+from holdfast.worker.processes import protocol, spawner
+from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
+from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage
+from holdfast.worker.runner.attempt import Runner
+
+SLOTS = 2
+
+
+def lease(number: int, task: str) -> Lease:
+    return Lease(f"j{number}", f"token {number}", number, task, "q", b"{}")
+
+
+class Crowd:
+    """How many handlers run, and ran at once at most."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.now = self.most = 0
+        self.begun: list[str] = []
+
+    @contextmanager
+    def member(self, name: str) -> Iterator[None]:
+        with self._changed:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.begun.append(name)
+            self._changed.notify_all()
+        yield
+        with self._changed:
+            self.now -= 1
+
+    def wait_for(self, number: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.now >= number, 60)
+
+
+class Bench:
+    """A runner with two slots, its tasks, and what it handed over."""
+
+    def __init__(self, app: WorkerApp) -> None:
+        self.app, self.crowd = app, Crowd()
+        self.gate, self._gate = threading.Event(), asyncio.Event()
+        self.ended: list[Ended] = []
+        self._more = asyncio.Event()
+        self.runner = Runner(
+            find_task=app.find_task, hub=app.hub, slots=SLOTS, reports=Reports(), hand_over=self._hand_over
+        )
+
+        @app.task(name="coroutine")
+        async def coroutine() -> None:
+            with self.crowd.member("coroutine"):
+                await asyncio.sleep(0)
+
+        @app.task(name="waits")
+        async def waits() -> None:
+            with self.crowd.member("waits"):
+                await self._gate.wait()
+
+        @app.task(name="thread")
+        def thread() -> None:
+            with self.crowd.member("thread"):
+                pass
+
+        @app.task(name="blocks")
+        def blocks() -> None:
+            with self.crowd.member("blocks"):
+                self.gate.wait(60)
+
+        @app.task(name="brief", timeout=0.05, retry=0)
+        def brief() -> None:
+            with self.crowd.member("brief"):
+                pass
+
+    def _hand_over(self, batch: list[Ended]) -> None:
+        self.ended += batch
+        self._more.set()
+
+    async def until(self, number: int) -> None:
+        """Until so many have ended."""
+        while len(self.ended) < number:
+            self._more.clear()
+            await self._more.wait()
+
+    async def until_running(self, number: int) -> None:
+        assert await asyncio.to_thread(self.crowd.wait_for, number)
+
+    def open_gate(self) -> None:
+        self.gate.set()
+        self._gate.set()
+
+    def start(self, *tasks: str) -> None:
+        self.runner.start([lease(number, task) for number, task in enumerate(tasks)])
+
+    def succeeded(self) -> int:
+        return sum(isinstance(end, Settlement) and end.ending is Ending.SUCCEEDED for end in self.ended)
+
+    def released(self) -> set[str]:
+        return {end.id for end in self.ended if isinstance(end, Release)}
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [["coroutine"] * 30, ["thread"] * 30, ["thread", "coroutine", "coroutine", "thread", "thread"] * 6],
+    ids=["coroutines", "threads", "mixed"],
+)
+async def test_no_more_run_at_once_than_there_are_slots(memory_app: WorkerApp, tasks: list[str]) -> None:
+    bench = Bench(memory_app)
+    bench.start(*tasks)
+    await bench.until(len(tasks))
+    assert bench.succeeded() == len(tasks)
+    assert bench.crowd.most <= SLOTS
+    assert sorted(bench.crowd.begun) == sorted(tasks)
+    bench.runner.close()
+
+
+async def test_coroutines_begin_in_the_order_in_which_they_came(memory_app: WorkerApp) -> None:
+    order: list[int] = []
+
+    @memory_app.task(name="numbered")
+    async def numbered(n: int) -> None:
+        order.append(n)
+        await asyncio.sleep(0)
+
+    bench = Bench(memory_app)
+    leases = [structs.replace(lease(n, "numbered"), args=b'{"n":%d}' % n) for n in range(20)]
+    bench.runner.start(leases)
+    await bench.until(20)
+    assert order == list(range(20))
+
+
+@pytest.mark.parametrize("task", ["coroutine", "thread"])
+@pytest.mark.parametrize("holder", ["waits", "blocks"])
+async def test_at_a_fence_what_has_not_begun_goes_back_at_once(memory_app: WorkerApp, holder: str, task: str) -> None:
+    bench = Bench(memory_app)
+    bench.start(*[holder] * SLOTS, *[task] * 10)
+    await bench.until_running(SLOTS)
+    bench.runner.warn_all()
+    bench.runner.stop_all(Stop.FENCED)
+    await bench.until(10)
+    assert bench.released() >= {f"j{number}" for number in range(SLOTS, SLOTS + 10)}
+    bench.open_gate()
+    await bench.until(SLOTS + 10)
+    assert set(bench.crowd.begun) == {holder}
+    bench.runner.close()
+
+
+async def test_a_job_that_waits_can_be_told_to_stop_by_name(memory_app: WorkerApp) -> None:
+    bench = Bench(memory_app)
+    bench.start("waits", "waits", "coroutine", "coroutine")
+    await bench.until_running(SLOTS)
+    bench.runner.stop([("j2", "token 2")], Stop.CANCELLED)
+    await bench.until(1)
+    assert bench.released() == {"j2"}
+    bench.open_gate()
+    await bench.until(4)
+    assert bench.succeeded() == 3
+
+
+async def test_a_timeout_counts_from_the_beginning_and_not_from_the_wait(memory_app: WorkerApp) -> None:
+    bench = Bench(memory_app)
+    bench.start("blocks", "blocks", "brief")
+    await bench.until_running(SLOTS)
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.2, bench.open_gate)  # much longer than its timeout
+    await bench.until(3)
+    assert bench.succeeded() == 3
+    bench.runner.close()
+
+
+async def test_somebody_who_listens_is_told_of_starts_one_by_one(memory_app: WorkerApp) -> None:
+    begun: list[str] = []
+    seen = memory_app.listen("started")
+    bench = Bench(memory_app)
+    bench.start("blocks", "blocks", "thread")
+    begun += [(await seen.next()).job_id for _ in range(SLOTS)]
+    await bench.until_running(SLOTS)
+    assert begun == ["j0", "j1"] and len(seen.seen) == SLOTS
+    bench.open_gate()
+    await bench.until(3)
+    assert (await seen.next()).job_id == "j2"
+    bench.runner.close()
+
+
+# ---------------------------------------------------------------------- the pool
+
+
+@pytest.mark.parametrize(
+    ("rooms", "number", "shares"),
+    [
+        ([40, 5], 45, [40, 5]),  # not an even share first, and the rest given back
+        ([40, 5], 10, [5, 5]),
+        ([5, 40], 20, [5, 15]),
+        ([3, 3], 4, [2, 2]),
+        ([1, 1], 9, [1, 1]),
+        ([0, 0], 3, [0, 0]),
+        ([], 3, []),
+    ],
+)
+def test_jobs_are_dealt_out_as_evenly_as_the_rooms_allow(rooms: list[int], number: int, shares: list[int]) -> None:
+    assert even_shares(rooms, number) == shares
+
+
+class Nobody:
+    def on_frame(self, runner: RunnerProcess, frame: object) -> None: ...
+
+    def on_closed(self, runner: RunnerProcess) -> None: ...
+
+
+@contextmanager
+def pool_of(runners: int, slots: int = 5, prefetch: int | None = None) -> Iterator[tuple[Pool, list[RunnerProcess]]]:
+    plan = spawner.Plan(app="shop:app", runners=runners, slots=slots * runners, prefetch=prefetch)
+    pool = Pool(plan, SystemClock(), Reports(), Signals())
+    made: list[RunnerProcess] = []
+    for tag in range(1, runners + 1):
+        runner = pool.spawner.runners[tag] = RunnerProcess(Nobody(), tag, slots, dedicated=False)
+        runner.handed_over()
+        runner.stage = Stage.READY
+        made.append(runner)
+    try:
+        yield pool, made
+    finally:
+        for runner in made:
+            runner.close()
+
+
+def begin(runner: RunnerProcess, number: int) -> None:
+    for job in list(runner.jobs.values())[:number]:
+        assert runner.begin_flags.begin(job.flag, 1.0, 1)
+
+
+def many(number: int, first: int = 0) -> list[Lease]:
+    return [lease(n, "t") for n in range(first, first + number)]
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "seconds", "most"),
+    [
+        (None, None, 0),  # nothing is known yet
+        (None, 1.0, 0),
+        (None, 0.05, 2),
+        (None, 0.02, 5),
+        (None, 0.002, 50),
+        (None, 0.00001, AHEAD_MAX),
+        (0, 0.001, 0),
+        (3, None, 3),
+        (10_000, 1.0, AHEAD_MAX),
+    ],
+)
+async def test_how_many_may_wait_follows_the_run_times(prefetch: int | None, seconds: float | None, most: int) -> None:
+    with pool_of(2, prefetch=prefetch) as (pool, _):
+        pool._run_seconds = seconds
+        assert pool.ahead(10) == 2 * most
+        assert pool.ahead(7) == 0  # a runner with a free slot would start it: more slots would be used than wanted
+        assert pool.lasts() == 0.0
+
+
+async def test_run_times_are_learned_from_what_ends() -> None:
+    with pool_of(1) as (pool, [runner]):
+        runner.give(many(5))
+        ends = [Settlement(id=f"j{n}", token=f"token {n}", ending=Ending.SUCCEEDED) for n in range(5)]
+        pool.on_runner_frame(runner, protocol.Ended(ends, [], [], [], 0.01))
+        assert pool.ahead(5) == 50
+        runner.give([lease(9, "t")])
+        slow = [structs.replace(ends[0], id="j9", token=lease(9, "t").token)]
+        pool.on_runner_frame(runner, protocol.Ended(slow, [], [], [], 60.0))
+        assert pool.ahead(5) == 0
+
+
+async def test_slots_are_filled_first_and_evenly_and_the_rest_waits() -> None:
+    with pool_of(2, prefetch=8) as (pool, [first, second]):
+        pool.start(many(16), now=10)
+        assert (len(first.jobs), first.queued, len(second.jobs), second.queued) == (8, 3, 8, 3)
+        assert pool.queued() == 6 and not pool.signals.ended
+        pool.start(many(20, 100), now=0)
+        assert (first.queued, second.queued) == (8, 8)
+        assert len(pool.signals.ended) == 10  # more came than may wait: given back
+
+
+async def test_what_waits_goes_back_at_a_stop_a_fence_and_a_lost_lease() -> None:
+    with pool_of(1, prefetch=8) as (pool, [runner]):
+        pool.start(many(13), now=5)
+        begin(runner, 5)
+        lost = [job.lease for job in runner.jobs.values()][-1]
+        pool.stop([lost], Stop.LOST)  # it never began: no handler has to be stopped, let alone killed
+        assert [end.id for end in pool.signals.ended] == [lost.id] and not pool._lost
+        pool.give_back_queued()
+        assert len(pool.signals.ended) == 8 and len(runner.jobs) == 5
+        pool.start(many(3, 100), now=0)  # their places there are still taken, and there are enough
+        pool.stop_all(Stop.FENCED)
+        assert len(pool.signals.ended) == 11 and len(runner.jobs) == 5
+
+
+async def test_what_waits_behind_long_jobs_goes_elsewhere() -> None:
+    with pool_of(2, prefetch=8) as (pool, [first, second]):
+        pool.start(many(18), now=10)
+        for runner in (first, second):
+            begin(runner, 5)
+        now = SystemClock().steady()
+        pool.check_queued(first, now)
+        assert first.queued == 4
+        done = [job.lease for job in second.jobs.values()]
+        for one in done:
+            second.drop(one.token)
+        pool.check_queued(first, now + AHEAD_PATIENCE_SECONDS + 1)
+        assert first.queued == 0 and len(second.jobs) == 4 and not pool.signals.ended
+
+
+async def test_limits_and_rates_of_the_code_are_known() -> None:
+    declared = Declared(
+        queues=(
+            QueueRule(name="plain"),
+            QueueRule(name="limited", limit=3),
+            QueueRule(name="rated", rate=Rate(5, 1.0)),
+            QueueRule(name="grouped", group_limit=2, group_order="relaxed"),
+            QueueRule(name="groups rated", group_rate=Rate(5, 1.0)),
+        ),
+        tasks=(TaskRule(name="plain"), TaskRule(name="limited", limit=1), TaskRule(name="rated", rate=Rate(1, 1.0))),
+    )
+    queues = frozenset({"limited", "rated", "grouped", "groups rated"})
+    assert limited_by(declared) == Limited(queues, frozenset({"limited", "rated"}))
+
+
+# ---------------------------------------------------------------------- the claim
+
+
+class Requests:
+    """What the worker asked its store for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
+        self.seen: list[ClaimRequest] = []
+        asked: Callable[..., Any] = store.exchange
+
+        async def exchange(settlements: Any, releases: Any, request: ClaimRequest | None, *more: Any) -> Exchanged:
+            if request is not None:
+                self.seen.append(request)
+            answer: Exchanged = await asked(settlements, releases, request, *more)
+            return answer
+
+        monkeypatch.setattr(store, "exchange", exchange)
+
+
+async def test_a_claim_asks_for_more_where_no_limit_counts_it(
+    memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcessRunners, "in_processes", True)
+    monkeypatch.setattr(InProcessRunners, "ahead", lambda self, now: 30)
+    limited = Limited(frozenset({"few"}), frozenset({"rare"}))
+    monkeypatch.setattr("holdfast.worker.keeper.runners.Limited", lambda: limited)
+    requests = Requests(monkeypatch, await memory_app.store())
+    bench = Bench(memory_app)
+    await memory_app.put(*[memory_app.tasks["coroutine"].bind() for _ in range(20)])
+    await memory_app.drain(slots=SLOTS)
+    assert bench.crowd.most <= SLOTS and len(bench.crowd.begun) == 20
+    widest = max(requests.seen, key=lambda request: request.most)
+    assert widest.most == SLOTS + 30
+    assert widest.most_by_queue == {"few": SLOTS} and widest.most_by_task == {"rare": SLOTS}
+
+
+async def test_a_job_that_must_run_at_most_once_never_waits(
+    memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored as begun before it begins, it would be buried unrun if the worker died meanwhile."""
+    waiting: list[int] = []
+
+    @memory_app.task(name="once", max_stalls=0, retry=0)
+    async def once() -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(InProcessRunners, "in_processes", True)
+    monkeypatch.setattr(InProcessRunners, "ahead", lambda self, now: 30)
+    start = Runner.start
+
+    def watched(self: Runner, leases: Any) -> None:
+        start(self, leases)
+        waiting.append(len(self._queue))
+
+    monkeypatch.setattr(Runner, "start", watched)
+    jobs = await memory_app.put(*[once.bind() for _ in range(10)])
+    drained = await memory_app.drain(slots=SLOTS)
+    assert drained.succeeded == len(jobs) == 10
+    assert waiting and set(waiting) == {0}
