@@ -26,6 +26,21 @@ def run_cases(environment: dict[str, str]) -> None:
     assert "Ran 0 tests" not in ended.stderr
 
 
+def test_without_django_it_says_what_to_install() -> None:
+    script = "import sys; sys.modules['django'] = None; import holdfast.django"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: holdfast.django needs Django" in ended.stderr
+    assert "pip install 'holdfast[django]'" in ended.stderr
+
+
+def test_without_settings_it_says_what_to_set(tmp_path: Path) -> None:
+    bare = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-m", "holdfast.cli", "work", "holdfast.django:app", "--drain"]
+    ended = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    assert ended.returncode == 7
+    assert "Set DJANGO_SETTINGS_MODULE" in ended.stderr
+
+
 def test_the_project_on_sqlite(tmp_path: Path) -> None:
     run_cases({"PROJECT_SQLITE": str(tmp_path)})
 

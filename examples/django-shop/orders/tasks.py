@@ -30,7 +30,8 @@ def charge(ctx: Context, order: int, amount: Decimal) -> str:
 def confirm(order: int) -> int:
     """Send the confirmation."""
     placed = Order.objects.get(pk=order)
-    return send_mail(f"Your order {order}", f"We received {placed.total} EUR.", "shop@example.com", [placed.email])
+    text = f"We received {placed.total} EUR."
+    return int(send_mail(f"Your order {order}", text, "shop@example.com", [placed.email]))
 
 
 @app.cron("0 3 * * *")
@@ -38,4 +39,4 @@ def confirm(order: int) -> int:
 def forget_unpaid() -> int:
     """Every night: delete orders that nobody paid for a month."""
     old = Order.objects.filter(state="placed", placed_at__lt=timezone.now() - timedelta(days=30))
-    return old.delete()[0]
+    return int(old.delete()[0])

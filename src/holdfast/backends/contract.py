@@ -111,7 +111,7 @@ R26. A sealed store (its Seal is closed) accepts no work, starts none and refuse
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from ..errors import ConfigurationError
@@ -542,6 +542,12 @@ class Backend(Reader):
         Raises ConfigurationError if the store or the connection does not support it.
         """
         self._refuse_to_join()
+
+    async def wake(self, queues: Iterable[str]) -> None:
+        """Hint to workers that a caller's transaction with jobs in these queues has committed. Best effort.
+
+        Nothing to do where workers notice every commit by themselves.
+        """
 
     def shares_database(self, connection: Any) -> bool:
         """Whether the caller's sync connection is open on the database that holds this store, which is open.

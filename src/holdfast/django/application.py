@@ -23,8 +23,8 @@ from ..app import Holdfast
 from ..backends import Address, make_backend, parse_url
 from ..clock import ManualClock, SystemClock
 from ..errors import BackendError, ConfigurationError
-from ..job import BoundCall, Enqueued, Job
-from ..producer import checked, shared_connection
+from ..job import BoundCall, Job
+from ..producer import checked, shared_connection, store
 from ..store_thread import StoreHandle
 from . import conf, connections, transactions
 
@@ -129,7 +129,7 @@ class DjangoHoldfast(Holdfast):
         """
         given = checked(call).connection if connection is None else connection
         wrapper = transactions.django_connection(given, self.configuration.database)
-        if wrapper is None:
+        if wrapper is None or self._eager is not None:
             return super().enqueue(call, connection=given)
         plain = replace(call, connection=None)
         if self.in_sandbox:
@@ -137,11 +137,16 @@ class DjangoHoldfast(Holdfast):
         if not transactions.is_begun(wrapper):
             return super().enqueue(plain)
         if transactions.joins(wrapper, self._store, [call]):
-            return _joined(wrapper, partial(super().enqueue, plain, connection=wrapper.connection))
+            job = _joined(wrapper, partial(super().enqueue, plain, connection=wrapper.connection))
+            transactions.WakeAtCommit.register(wrapper, self._store, {call.queue})
+            return job
         if not wrapper.in_atomic_block:  # autocommit is off: Django has no on_commit there
             return super().enqueue(plain)
-        enqueue = super().enqueue
-        return transactions.defer(wrapper, self, [plain], lambda: [enqueue(plain)])[0]
+        headed = self._chunk([plain])[0]  # headers are those of the call, not of the commit
+        return transactions.defer(wrapper, self, headed, partial(self._enqueue_now, headed))
+
+    def _enqueue_now(self, call: BoundCall[R]) -> Job[R]:
+        return self._stored(call, *self._store.call(partial(store, call.new, self._store.clock)))
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Async version of `enqueue`. Async code is never inside `atomic()`, so it looks for none unless it is told to.
@@ -157,7 +162,7 @@ class DjangoHoldfast(Holdfast):
 
     def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
         wrapper = transactions.django_connection(shared_connection(chunk), self.configuration.database)
-        if wrapper is None:
+        if wrapper is None or self._eager is not None:
             return super()._begin_chunk(chunk)
         plain = [replace(call, connection=None) for call in chunk]
         if self.in_sandbox:
@@ -167,11 +172,13 @@ class DjangoHoldfast(Holdfast):
             return super()._begin_chunk(plain)
         if transactions.joins(wrapper, self._store, chunk):
             joined = [replace(call, connection=wrapper.connection) for call in chunk]
-            return _joined(wrapper, partial(super()._begin_chunk, joined))
+            stored = _joined(wrapper, partial(super()._begin_chunk, joined))
+            transactions.WakeAtCommit.register(wrapper, self._store, {call.queue for call in chunk})
+            return stored
         if not wrapper.in_atomic_block:
             return super()._begin_chunk(plain)
-        enqueue_many: Callable[[list[BoundCall[Any]]], Enqueued] = super().enqueue_many
-        wrapper.on_commit(lambda: enqueue_many(plain))
+        begin = super()._begin_chunk
+        wrapper.on_commit(lambda: begin(plain)())
         return lambda: len(plain)
 
     async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:

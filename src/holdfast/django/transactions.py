@@ -74,6 +74,29 @@ def joins(wrapper: Any, store: StoreHandle, calls: list[BoundCall[Any]]) -> bool
     return known[place]
 
 
+class WakeAtCommit:
+    """Registered with on_commit: tells workers on PostgreSQL that there are jobs. Else they find them by polling."""
+
+    def __init__(self, store: StoreHandle) -> None:
+        self._store = store
+        self.queues: set[str] = set()
+
+    def __call__(self) -> None:
+        queues = frozenset(self.queues)
+        self._store.begin(lambda backend: backend.wake(queues))
+
+    @classmethod
+    def register(cls, wrapper: Any, store: StoreHandle, queues: set[str]) -> None:
+        """Once per run of enqueues. Not inside a test's own transaction, which counts the hooks of its code."""
+        if not wrapper.in_atomic_block or any(getattr(one, "_from_testcase", False) for one in wrapper.atomic_blocks):
+            return
+        last = wrapper.run_on_commit[-1][1] if wrapper.run_on_commit else None
+        if not isinstance(last, cls):
+            last = cls(store)
+            wrapper.on_commit(last, robust=True)
+        last.queues |= queues
+
+
 def followed_in_sandbox(wrapper: Any, calls: list[BoundCall[Any]]) -> Any:
     """The connection if a sandbox must follow it: a block of the code under test is open. Else None: store it now."""
     from ..testing.django_follower import own_blocks
@@ -142,19 +165,9 @@ class DeferredJob(Job[R]):
         return f"<Job {self.task} {self.id} waits for the commit>" if self._pending else super().__repr__()
 
 
-def defer(
-    wrapper: Any, app: Holdfast, calls: list[BoundCall[Any]], enqueue: Callable[[], list[Job[Any]]]
-) -> list[DeferredJob[Any]]:
-    """Enqueue the calls when the transaction commits; their jobs, with ids, at once."""
-    now = app.clock.wall()
-    jobs: list[DeferredJob[Any]] = [
-        DeferredJob(app, fresh_record(call.new, records.Enqueued(call.id, True), now, State.SCHEDULED))
-        for call in calls
-    ]
-
-    def on_commit() -> None:
-        for job, stored in zip(jobs, enqueue(), strict=False):
-            job.stored(stored)
-
-    wrapper.on_commit(on_commit)
-    return jobs
+def defer(wrapper: Any, app: Holdfast, call: BoundCall[R], enqueue: Callable[[], Job[R]]) -> DeferredJob[R]:
+    """Enqueue the call when the transaction commits; its job, with its id, at once."""
+    record = fresh_record(call.new, records.Enqueued(call.id, True), app.clock.wall(), State.SCHEDULED)
+    job: DeferredJob[R] = DeferredJob(app, record)
+    wrapper.on_commit(lambda: job.stored(enqueue()))
+    return job

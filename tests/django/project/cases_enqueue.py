@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase, override_settings
 
@@ -121,6 +121,21 @@ class SameDatabase(StoreCase):
         self.assertEqual(self.drained(), 5)
         self.assertEqual({job.refresh().value for job in jobs}, {1})
 
+    def test_a_worker_is_woken_by_the_commit(self) -> None:
+        """It would look by itself after an hour."""
+
+        def placed() -> Any:
+            with transaction.atomic():
+                return pay.enqueue(Order.objects.create().pk)
+
+        async def scene() -> None:
+            async with app.worker(poll_every=3600.0, sweep_every=3600.0):
+                for _ in range(2):
+                    job = await sync_to_async(placed)()
+                    self.assertEqual(await job.aresult(timeout=120), "paid")
+
+        async_to_sync(scene)()
+
     def test_a_broken_transaction_takes_no_job(self) -> None:
         with self.assertRaises(transaction.TransactionManagementError), transaction.atomic():
             pay.enqueue(1)
@@ -151,6 +166,25 @@ class OtherStore(StoreCase):
         self.assertFalse(job.pending)
         self.assertEqual(job.refresh().args, {"order": 1})
         self.assertEqual(stored(), 3)
+
+    def test_headers_are_those_of_the_call(self) -> None:
+        where = ["call"]
+        self.addCleanup(app.hooks.on_enqueue.clear)
+
+        @app.on_enqueue
+        def say(call: Any, headers: dict[str, str]) -> None:
+            headers["where"] = where[0]
+
+        with transaction.atomic():
+            one = pay.enqueue(1)
+            app.enqueue_many([pay.bind(2)])
+            where[0] = "commit"
+        self.assertEqual({job.headers["where"] for job in app.jobs()}, {"call"})
+        self.assertEqual(one.refresh().headers, {"where": "call"})
+
+    def test_eager_runs_at_once_inside_a_transaction_too(self) -> None:
+        with app.eager(), transaction.atomic():
+            self.assertEqual(pay.enqueue(Order.objects.create().pk).value, "paid")
 
     def test_a_rollback_leaves_nothing(self) -> None:
         with transaction.atomic(), self.assertRaises(Oops), transaction.atomic():

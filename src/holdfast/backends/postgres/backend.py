@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET, to_builtins
@@ -242,6 +242,9 @@ class PostgresBackend(Backend):
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
+
+    async def wake(self, queues: Iterable[str]) -> None:
+        self._watching().tell(queues)
 
     def shares_database(self, connection: Any) -> bool:
         return shares_database(connection, self._joined())
