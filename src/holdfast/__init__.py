@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from . import testing
     from .app import Holdfast
     from .clock import ManualClock, SystemClock
-    from .context import Bury, Context, Retry, Snooze
+    from .context import Bury, Context, Resources, Retry, Snooze
     from .errors import (
         ArgumentsRejected,
         BackendError,
@@ -78,6 +78,7 @@ __all__ = [
     "OutcomeUnknown",
     "QueryRejected",
     "QueueBusy",
+    "Resources",
     "ResultGone",
     "Retry",
     "RetryPolicy",
@@ -126,6 +127,7 @@ _HOMES = {
     "OutcomeUnknown": ".errors",
     "QueueBusy": ".errors",
     "QueryRejected": ".errors",
+    "Resources": ".context",
     "ResultGone": ".errors",
     "Retry": ".context",
     "RetryPolicy": ".retry",

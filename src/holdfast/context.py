@@ -459,6 +459,8 @@ def traceback_of(error: BaseException) -> str:
     trail = error.__traceback__
     if trail is not None and trail.tb_next is not None:
         trail = trail.tb_next  # the first frame is the runner's own
+        while trail.tb_next is not None and trail.tb_frame.f_globals.get("__name__") == "holdfast.hooks":
+            trail = trail.tb_next  # so are those that lead into middleware
     try:
         lines = traceback.format_exception(type(error), error, trail, limit=-TRACEBACK_FRAMES_MAX)
         return bounded("".join(lines), TRACEBACK_CHARS_MAX)

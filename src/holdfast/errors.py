@@ -79,8 +79,8 @@ class StartupFailed(HoldfastError):
     def __init__(self, function: str, kind: str, text: str = "") -> None:
         self.function, self.kind, self.text = function, kind, text
         super().__init__(
-            f"the startup function {function} failed: {f'{kind}: {text}' if text else kind}. No job was taken. Fix its "
-            "cause and start the worker again."
+            f"the startup function {function} failed: {f'{kind}: {text}' if text else kind}. This process takes no "
+            "jobs. Fix the cause."
         )
 
 

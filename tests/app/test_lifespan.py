@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Context, Holdfast, StartupFailed, State
-from holdfast.context import Resources
+from holdfast import ConfigurationError, Context, Holdfast, Resources, StartupFailed, State
 from holdfast.testing.sandbox import sandbox
 
 

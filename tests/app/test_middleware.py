@@ -263,3 +263,21 @@ def test_misuse_is_refused_where_it_is_registered(
 ) -> None:
     with pytest.raises(ConfigurationError, match=told):
         wrong(memory_app)
+
+
+def test_a_failure_s_traceback_begins_with_the_users_own_code(memory_app: Holdfast) -> None:
+    app = memory_app
+    app.around(both_sync)
+
+    @app.task(name="work", retry=0)
+    def work() -> None:
+        raise ValueError("deep inside")
+
+    job = run(app, work.enqueue().id)
+    assert job.error is not None
+    frames = [line for line in job.error.traceback.splitlines() if line.startswith("  File")]
+    assert "both_sync" in frames[0] and " in work" in frames[-1]
+
+
+def both_sync(ctx: Context, call_next: Callable[[], Any]) -> Any:
+    return call_next()

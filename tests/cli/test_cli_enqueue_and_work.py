@@ -40,6 +40,12 @@ def test_every_option_is_stored(shell: Shell) -> None:
     assert shell.json("job", "j2")["job"]["state"] == "scheduled"
 
 
+def test_headers_are_stored_as_text(shell: Shell) -> None:
+    shell("enqueue", "t", "--header", "tenant=7", "--header", "trace=a=b", "--id", "j1")
+    assert shell.json("job", "j1")["job"]["headers"] == {"tenant": "7", "trace": "a=b"}
+    assert "NAME=TEXT" in shell.error("enqueue", "t", "--header", "tenant", code=2)["message"]
+
+
 @pytest.mark.parametrize(
     ("words", "created", "replaced", "args"),
     [

@@ -83,7 +83,7 @@ def test_a_failing_startup_ends_the_worker_with_its_reason_and_takes_no_job(
     job_id = hooked.job("sync")
     monkeypatch.setenv("BROKEN", "1")
     told = hooked.error(*work(hooked), code=7)
-    assert "open_pool failed: ConnectionError: the database is away. No job was taken." in told["message"]
+    assert "open_pool failed: ConnectionError: the database is away. This process takes no jobs." in told["message"]
     job = hooked.json("job", job_id)["job"]
     assert (job["state"], job["attempts"]) == ("ready", 0)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import httpx
 
-from holdfast import BoundCall, Bury, Context, Holdfast, RetryPolicy, Snooze
-from holdfast.context import Resources
+from holdfast import BoundCall, Bury, Context, Holdfast, Resources, RetryPolicy, Snooze
 
 from .database import Database, Order
 from .settings import settings

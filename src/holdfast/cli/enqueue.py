@@ -51,6 +51,7 @@ def _one_of(words: Any) -> click.Choice[str]:
 )
 @click.option("--expires", type=Duration(), metavar="DURATION", help="Expires if not started within this time.")
 @click.option("--on-expire", type=_one_of(OnExpire), help="What happens to it then.  [default: bury]")
+@click.option("--header", "headers", metavar="NAME=TEXT", multiple=True, help="A header; may be repeated.")
 @click.option("--id", "job_id", help="The job's id; repeating it creates no second job.")
 @click.option("--wait", is_flag=True, help="Wait for the job to finish and show its result.")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: wait no longer than this.")
@@ -64,6 +65,7 @@ def enqueue(
     timeout: float | None,
     job_id: str | None,
     pushed: float | None,
+    headers: tuple[str, ...],
     **chosen: Any,
 ) -> int:
     """Enqueue a job of TASK.
@@ -72,9 +74,8 @@ def enqueue(
     against the task's function here; without it, by the worker that runs it.
     """
     with session.producer() as app:
-        settings = {
-            name: value for name, value in {**chosen, "id": job_id, "wait": pushed}.items() if value is not None
-        }
+        chosen |= {"id": job_id, "wait": pushed, "headers": read_headers(headers) or None}
+        settings = {name: value for name, value in chosen.items() if value is not None}
         callee, text_fields = find_callee(app, task, settings, with_code=session.has_code)
         given = read_arguments(arguments, document, text_fields)
         session.announce(app)
@@ -90,6 +91,17 @@ def enqueue(
             session.print.note(f"job {job.id} {job.state.value}.")
             session.print.line(json.dumps(plain(value), ensure_ascii=False, default=str))
     return Exit.DONE
+
+
+def read_headers(given: tuple[str, ...]) -> dict[str, str]:
+    """The headers of --header NAME=TEXT; the text is never parsed."""
+    headers: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter("write NAME=TEXT.", param_hint="--header")
+        headers[name] = value
+    return headers
 
 
 def find_callee(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, assert_type
 
-from holdfast import BoundCall, Context, Holdfast
-from holdfast.context import Resources
+from holdfast import BoundCall, Context, Holdfast, Resources
 
 app = Holdfast("memory://")
 
