@@ -1,6 +1,6 @@
 """The meter: what one worker has done since it started, for a monitoring system to read (`--metrics-port`).
 
-Made only if somebody asks for it. The keeper's parts count into it on the keeper's loop, and it is read there, so it
+Made only if somebody asks for it. The keeper's parts count into it on the keeper's loop, and it is copied there, so it
 has no lock. Numbers only grow, and how many names it tells apart is bounded. It never calls the store.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from ...records import Lease
 from ...rollups import BOUNDS, OTHER, PER_DOUBLING
@@ -16,6 +18,7 @@ PAIRS_MAX = 100  # queues and tasks told apart; further tasks are counted as OTH
 BUCKET_BOUNDS: tuple[float, ...] = tuple(BOUNDS[: 23 * PER_DOUBLING : PER_DOUBLING])  # 1 ms, doubling, up to 70 min
 
 Pair = tuple[str, str]  # queue, task
+_queue_and_task = attrgetter("queue", "task")
 
 
 class Durations:
@@ -27,10 +30,10 @@ class Durations:
         self.counts = [0] * (len(BUCKET_BOUNDS) + 1)  # the last one has no bound
         self.seconds = 0.0
 
-    def add(self, seconds: float, number: int = 1) -> None:
-        """Count `number` durations of this length."""
-        self.counts[bisect_left(BUCKET_BOUNDS, seconds)] += number
-        self.seconds += max(0.0, seconds) * number
+    def copy(self) -> Durations:
+        new = Durations()
+        new.counts, new.seconds = self.counts[:], self.seconds
+        return new
 
 
 class Calls:
@@ -41,6 +44,11 @@ class Calls:
     def __init__(self) -> None:
         self.number = self.errors = 0
         self.seconds = 0.0
+
+    def copy(self) -> Calls:
+        new = Calls()
+        new.number, new.errors, new.seconds = self.number, self.errors, self.seconds
+        return new
 
 
 class Meter:
@@ -56,24 +64,39 @@ class Meter:
         self._pairs: dict[Pair, Pair] = {}  # how each is counted
         self._queues: set[str] = set()
 
+    def copy(self) -> Meter:
+        """The numbers as they are now, to be read elsewhere."""
+        new = Meter()
+        new.ended, new.stalls, new.lost = self.ended.copy(), self.stalls.copy(), self.lost.copy()
+        new.waits = {pair: durations.copy() for pair, durations in self.waits.items()}
+        new.runs = {pair: durations.copy() for pair, durations in self.runs.items()}
+        new.calls = {verb: calls.copy() for verb, calls in self.calls.items()}
+        return new
+
     # ------------------------------------------------------------------ counting, on the keeper's loop
 
     def settled(self, leases: Sequence[Lease], outcome: str, ended: float) -> None:
-        """The store accepted these outcomes, which the keeper had at `ended` by the store's clock."""
-        queue = task = None
-        pair, waits, runs = ("", ""), Durations(), Durations()
-        for lease in leases:
-            if lease.task != task or lease.queue != queue:
-                queue, task = lease.queue, lease.task
-                pair = self._pair(queue, task)
-                waits = self.waits.setdefault(pair, Durations())
-                runs = self.runs.setdefault(pair, Durations())
-            started = lease.started_at
-            waits.add(started - lease.due_at)
-            runs.add(ended - started)
-            self._count(pair, outcome)
-            if outcome == "stalled":
-                self.stalls[pair] = self.stalls.get(pair, 0) + 1
+        """The store accepted these outcomes, which the keeper had at `ended` by the store's clock.
+
+        It runs for every job: leases of one queue and task, which mostly come together, share all look-ups.
+        """
+        for (queue, task), some in groupby(leases, _queue_and_task):
+            self._settled(self._pair(queue, task), list(some), outcome, ended)
+
+    def _settled(self, pair: Pair, leases: Sequence[Lease], outcome: str, ended: float) -> None:
+        waits, runs = self.waits.get(pair), self.runs.get(pair)
+        if waits is None or runs is None:
+            waits, runs = self.waits[pair], self.runs[pair] = Durations(), Durations()
+        waited = [lease.started_at - lease.due_at for lease in leases]
+        ran = [ended - lease.started_at for lease in leases]
+        for durations, seconds in ((waits, waited), (runs, ran)):
+            counts = durations.counts
+            for one in seconds:
+                counts[bisect_left(BUCKET_BOUNDS, one)] += 1
+            durations.seconds += max(0.0, sum(seconds))
+        self._count(pair, outcome, len(leases))
+        if outcome == "stalled":
+            self.stalls[pair] = self.stalls.get(pair, 0) + len(leases)
 
     def recovered(self, queue: str, task: str, outcome: str) -> None:
         """This worker ended a lease of another one that stalled."""
@@ -95,9 +118,9 @@ class Meter:
         calls.seconds += seconds
         calls.errors += failed
 
-    def _count(self, pair: Pair, outcome: str) -> None:
+    def _count(self, pair: Pair, outcome: str, number: int = 1) -> None:
         key = (*pair, outcome)
-        self.ended[key] = self.ended.get(key, 0) + 1
+        self.ended[key] = self.ended.get(key, 0) + number
 
     def _pair(self, queue: str, task: str) -> Pair:
         known = self._pairs.get((queue, task))

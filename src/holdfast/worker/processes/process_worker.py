@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -81,7 +82,7 @@ class ProcessWorker:
         signals = Signals()
         reports = Reports(signals.report_soon)
         pool = self._pool = Pool(self._plan, self._clock, reports, signals, on_hello=self._learn)
-        port, metrics_port = HealthPort(self.status), MetricsPort(self._metrics_text)
+        port, metrics_port = HealthPort(self.status), MetricsPort(self._numbers)
         with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
             try:
                 if self._health is not None:
@@ -128,10 +129,12 @@ class ProcessWorker:
         well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
         return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
 
-    def _metrics_text(self) -> bytes:
+    def _numbers(self) -> Callable[[], bytes]:
+        """Look at the worker's numbers here; what is returned writes them, in any thread."""
         if self._metrics is None or self._meter is None:
-            return b""
-        return self._metrics.write(self._meter, self.status(), {} if self._keeper is None else self._keeper.ages())
+            return bytes
+        ages = {} if self._keeper is None else self._keeper.ages()
+        return partial(self._metrics.write, self._meter.copy(), self.status(), ages)
 
     def _on_ready(self) -> None:
         self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
