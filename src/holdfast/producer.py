@@ -91,7 +91,7 @@ class Producer(Tasks, Operator):
 
     async def _arun_eagerly(self, eager: Eager, call: BoundCall[R]) -> Job[R]:
         job = self._stored(call, *await self._store.acall(partial(store, call.new, self._store.clock)))
-        await eager.arun()
+        await eager.arun(job)
         return await job.arefresh()
 
     def _headed(self, call: BoundCall[R]) -> BoundCall[R]:

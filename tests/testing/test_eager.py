@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast import Bury, Context, Holdfast, RetryPolicy, Snooze
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, TaskNotRegistered
 
 ran: list[str] = []
 
@@ -94,7 +95,7 @@ def test_async_code_runs_on_its_own_loop(app: Holdfast) -> None:
     async def main() -> None:
         with app.eager():
             jobs = await asyncio.gather(*(app.tasks["asend"].aenqueue(str(n)) for n in range(3)))
-            assert {await job.aresult(5) for job in jobs} == {threading.current_thread().name}
+            assert {job.value for job in jobs} == {threading.current_thread().name}
             assert (await app.tasks["send"].aenqueue("ann")).state == "succeeded"
             assert (await app.aenqueue_many([app.tasks["asend"].bind("many")])).created == 1
             with pytest.raises(ValueError, match="no such person"):
@@ -104,6 +105,31 @@ def test_async_code_runs_on_its_own_loop(app: Holdfast) -> None:
 
     asyncio.run(main())
     assert sorted(ran) == ["0", "1", "2", "ann", "many", "nobody"]
+
+
+def test_every_queue_is_served_and_an_unknown_task_is_told(app: Holdfast) -> None:
+    with app.eager():
+        assert app.tasks["asend"].using(queue="elsewhere").enqueue("ann").state == "succeeded"
+        with pytest.raises(TaskNotRegistered, match="asend"):
+            app.named("nothing").enqueue(1)
+        first = app.tasks["asend"].using(id="the-same").enqueue("ben")
+        assert app.tasks["asend"].using(id="the-same").enqueue("ben").id == first.id
+    assert ran == ["ann", "ben"]
+
+
+def test_threads_of_a_handler_and_beside_it_leave_nothing_undone(app: Holdfast) -> None:
+    @app.task(name="fan", retry=0)
+    def fan() -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(app.tasks["asend"].enqueue, "abcd"))
+
+    with app.eager():
+        fan.enqueue()
+        assert sorted(ran) == ["a", "b", "c", "d"]
+        with ThreadPoolExecutor(4) as pool:
+            jobs = list(pool.map(app.tasks["asend"].enqueue, "efghijkl"))
+        assert {job.result(60) for job in jobs} == {job.refresh().value for job in jobs}
+    assert sorted(ran) == list("abcdefghijkl")
 
 
 def test_a_connection_is_ignored_and_blocks_nest(app: Holdfast) -> None:

@@ -29,6 +29,7 @@ async def asend(to: str) -> str:
 """
 
 SYNC_TESTS = """
+import sqlite3
 import pytest
 from shop.jobs import app, asend, send
 
@@ -53,6 +54,11 @@ def test_a_worker_runs_beside_the_test(holdfast_worker, holdfast_sandbox):
     later = asend.using(delay=86400).enqueue("ben")
     holdfast_sandbox.clock.advance(days=1)
     assert later.result(timeout=60) == "sent to ben"
+    connection = sqlite3.connect(":memory:")
+    job = send.using(connection=connection).enqueue("cid")
+    connection.commit()
+    assert job.result(timeout=60) == "sent to cid"
+    connection.close()
 """
 
 ASYNC_TESTS = """

@@ -421,11 +421,13 @@ class _Asyncpg(_Postgres):
             if not given.is_in_transaction():
                 refuse_autocommit()
             given.add_query_logger(self._on_query)  # the documented way to its address and parameters
-            if not await given.fetchval(_IS_MARKED):
-                await given.execute(_CREATE)
-            number = await given.fetchval(_MARK)
-            await asyncio.sleep(0)  # the logger is called in the loop's next turn
-            given.remove_query_logger(self._on_query)
+            try:
+                if not await given.fetchval(_IS_MARKED):
+                    await given.execute(_CREATE)
+                number = await given.fetchval(_MARK)
+                await asyncio.sleep(0)  # the logger is called in the loop's next turn
+            finally:
+                given.remove_query_logger(self._on_query)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise _mapped(error) from error
         return number
