@@ -13,7 +13,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from tests.docs.doc_pages import DOCS, ROOT, name_of
+from tests.docs.doc_pages import DOCS, PAGES, ROOT, name_of
 from tests.docs.test_doc_commands import parse
 
 from holdfast.cli.main import cli
@@ -94,6 +94,13 @@ def test_a_picture_is_small_scales_and_loads_nothing(picture: Path) -> None:
     assert not LOADS.search(text.replace('="http://www.w3.org/2000/svg"', ""))
     assert "<script" not in text
     assert len(text) < 80_000
+
+
+def test_every_picture_is_shown_on_a_page() -> None:
+    shown = {
+        name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\([^)]*?([\w-]+\.svg)\)", page.read_text("utf-8"))
+    }
+    assert sorted(picture.name for picture in PICTURES if picture.name not in shown) == []
 
 
 @pytest.fixture
