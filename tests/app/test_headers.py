@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +128,20 @@ def test_a_cron_entry_keeps_the_headers_of_its_call(memory_app: Holdfast) -> Non
     work = with_task(memory_app)
     memory_app.cron.add("nightly", work.using(headers={"tenant": "acme"}).bind(), cron="0 3 * * *")
     assert memory_app.cron.run_now("nightly").refresh().headers == {"tenant": "acme"}
+
+
+def test_headers_go_through_the_callers_own_connection(tmp_path: Path) -> None:
+    with Holdfast(f"sqlite:///{tmp_path}/shop.db?share=true") as app:
+        work = with_task(app)
+        app.on_enqueue(lambda call, headers: headers.update(more="from the hook"))
+        app.open()
+        with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+            connection.execute("CREATE TABLE orders (id INTEGER)")
+            job = work.using(connection=connection, headers={"tenant": "acme"}).enqueue()
+            app.enqueue_many([work.using(connection=connection).bind()])
+        app.work(drain=True)
+        assert job.refresh().value == {"tenant": "acme", "more": "from the hook"}
+        assert [one.value for one in app.jobs() if one.id != job.id] == [{"more": "from the hook"}]
 
 
 def test_operators_change_a_job_and_its_headers_stay(sqlite_app: Holdfast) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,18 @@ def test_mails_of_one_tenant_go_one_after_another(client: TestClient) -> None:
         jobs.enqueue(call)
     assert [jobs.job(call.id).state for call in (first, second, other)] == [State.READY, State.WAITING, State.READY]
     assert deliver_webhook.bind("acme", "https://acme.example", 1).group == "acme"
+
+
+def test_for_development_the_worker_runs_inside_the_program(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "worker", True)
+    with TestClient(api) as client:
+        job_id = order(client)["jobs"][0]
+        for _ in range(600):  # a minute at most
+            state = client.get(f"/status/{job_id}").json()["state"]
+            if state == "succeeded":
+                break
+            threading.Event().wait(0.1)
+        assert state == "succeeded"
 
 
 def test_the_dashboard_is_for_staff(client: TestClient) -> None:

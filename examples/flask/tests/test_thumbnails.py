@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +83,14 @@ def test_a_running_job_stops_at_the_next_row(app: Flask, monkeypatch: pytest.Mon
     worker.join(60)
     assert jobs.job(job_id).state is State.CANCELLED
     assert app.test_client().get(f"/thumbnails/{image}").status_code == 404
+
+
+def test_a_worker_in_processes_of_its_own_has_the_flask_app_too(app: Flask, tmp_path: Path) -> None:
+    job_id, image = upload(app)
+    command = [sys.executable, "-m", "holdfast.cli", "work", "thumbnails.worker:jobs", "--drain", "--runners", "1"]
+    ended = subprocess.run(command, env={**os.environ, "MEDIA": str(tmp_path)}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert jobs.job(job_id).value == f"{image}.small.ppm"
 
 
 def test_what_is_not_there(app: Flask) -> None:
