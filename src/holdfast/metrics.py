@@ -275,6 +275,8 @@ def _store_families(numbers: Numbers, seconds: float) -> list[Family]:
 # A worker
 
 
+# Each is there from a task's first attempt on, as 0: the first increase of a counter that was not there is not seen.
+OUTCOMES = ("succeeded", "failed", "snoozed", "dead", "cancelled", "stalled")
 _process = ProcessCollector(registry=None)  # of the keeper's own process: processor time, memory, open files
 
 
@@ -285,14 +287,14 @@ def worker_text(meter: Meter, status: Mapping[str, Any], ages: Mapping[str, floa
 
 def _worker_families(meter: Meter, status: Mapping[str, Any], ages: Mapping[str, float]) -> list[Family]:
     out = _Families(WORKER_METRICS)
-    for labels, number in meter.ended.items():
-        out.add("holdfast_jobs_total", number, *labels)
+    for pair in {**meter.runs, **meter.stalls, **meter.lost}:
+        for outcome in OUTCOMES:
+            out.add("holdfast_jobs_total", meter.ended.get((*pair, outcome), 0), *pair, outcome)
+        out.add("holdfast_job_stalls_total", meter.stalls.get(pair, 0), *pair)
+        out.add("holdfast_lost_leases_total", meter.lost.get(pair, 0), *pair)
     for name, durations in (("holdfast_job_wait_seconds", meter.waits), ("holdfast_job_run_seconds", meter.runs)):
         for pair, counted in durations.items():
             out.add_durations(name, counted, *pair)
-    for name, counts in (("holdfast_job_stalls_total", meter.stalls), ("holdfast_lost_leases_total", meter.lost)):
-        for pair, number in counts.items():
-            out.add(name, number, *pair)
     out.add("holdfast_worker_running_jobs", status.get("running", 0))
     out.add("holdfast_worker_slots", status.get("slots", 0))
     states = [runner["state"] for runner in status.get("runners", ())]

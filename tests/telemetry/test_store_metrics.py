@@ -94,6 +94,20 @@ def test_every_store_reports_the_same_numbers(store: str, tmp_path: Path) -> Non
     run_case(a_store_of_every_kind_of_number, ALL[store](tmp_path))
 
 
+async def a_worker_that_lives_by_the_stores_own_clock(world: World) -> None:
+    await world.backend.register(WorkerRecord(id="here", lease_seconds=600.0, slots=7))
+    found = await Looker().look(world.backend)
+    assert (found.workers, found.slots) == ({"alive": 1, "expired": 0}, 7)
+    assert 0.0 <= found.renewal_age_seconds < 600.0
+    assert found.sweep_lag_seconds == {"promote": 0.0, "recover": 0.0}
+    await world.backend.retire("here")
+
+
+@pytest.mark.parametrize("store", ALL)
+def test_a_live_worker_is_seen_as_alive(store: str, tmp_path: Path) -> None:
+    run_case(a_worker_that_lives_by_the_stores_own_clock, ALL[store](tmp_path))
+
+
 class Counted(MemoryBackend):
     """A store with more queues and tasks than are told apart. It counts how often it is asked."""
 

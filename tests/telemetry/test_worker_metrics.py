@@ -129,6 +129,11 @@ def test_durations_are_counted_in_buckets_with_their_sum() -> None:
     meter = Meter()
     meter.settled([lease("send"), lease("send", started_at=3.5)], "succeeded", 4.0)
     found = samples(worker_text(meter, {}, {}))
+    assert found["holdfast_jobs_total", "succeeded", "mail", "send"] == 2
+    assert found["holdfast_jobs_total", "dead", "mail", "send"] == 0, "there before the first one, which rate() sees"
+    assert (
+        found["holdfast_lost_leases_total", "mail", "send"] == found["holdfast_job_stalls_total", "mail", "send"] == 0
+    )
     assert found["holdfast_job_run_seconds_sum", "mail", "send"] == 1.5
     assert found["holdfast_job_wait_seconds_sum", "mail", "send"] == 4.5
     runs = [found["holdfast_job_run_seconds_bucket", f"{bound:g}", "mail", "send"] for bound in BUCKET_BOUNDS]

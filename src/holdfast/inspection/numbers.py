@@ -60,11 +60,11 @@ class Looker:
 
     async def look(self, reader: Reader, now: float | None = None) -> Numbers:
         """Read the store once."""
+        workers = await reader.workers(now)  # None is not the same as its clock: leases are timed by another one
         now = await reader.clock() if now is None else now
         queues = await self._count(reader)
         until = start_of("minute", now)
         lately = Lately(await reader.rollups(RollupQuery(span="minute", since=until - RECENT_SECONDS, until=until)))
-        workers = await reader.workers(now)
         alive = [worker for worker in workers if not worker.expired]
         return Numbers(
             queues=_queues(queues, now),
@@ -101,7 +101,7 @@ class Looker:
 
 async def _promote_lag(reader: Reader, now: float) -> float:
     """How long the scheduled job that was due first has been due."""
-    first = (await reader.page(JobQuery(states=(State.SCHEDULED,), sort="due", limit=1), now)).jobs
+    first = (await reader.page(JobQuery(states=(State.SCHEDULED,), sort="due", limit=1))).jobs
     return max(0.0, now - first[0].due_at) if first else 0.0
 
 
