@@ -16,9 +16,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 from ...clock import Clock
+from ...errors import ConfigurationError
 from ...records import Enqueued, NewJob
 from . import claim, enqueue
 from .backend import BRING_NO_WORK, SqliteVerbs
@@ -178,6 +179,12 @@ class MemoryBackend(SqliteVerbs):
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
         with self._section(verb) as cursor:
             return work(cursor)
+
+    def _refuse_to_join(self) -> NoReturn:
+        raise ConfigurationError(
+            "memory:// cannot join a caller's transaction. In tests use holdfast.testing.sandbox(app), which follows "
+            "it; elsewhere enqueue without connection=."
+        )
 
     # ------------------------------------------------------------------ waiting
 
