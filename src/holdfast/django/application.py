@@ -6,6 +6,7 @@ renames databases after the app was made.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,7 +23,7 @@ import django
 from ..app import Holdfast
 from ..backends import Address, make_backend, parse_url
 from ..clock import ManualClock, SystemClock
-from ..errors import BackendError, ConfigurationError
+from ..errors import BackendError, ConfigurationError, SchemaMismatch
 from ..job import BoundCall, Job
 from ..producer import checked, shared_connection, store
 from ..store_thread import StoreHandle
@@ -242,9 +243,13 @@ def set_up_store(using: str, **kwargs: Any) -> None:
     app = the_app()
     migrated = "plan" in kwargs  # the command flush sends the signal, too
     if migrated and app.configuration.in_database and using == app.configuration.database and not app.in_sandbox:
-        if app.url != "memory://":
-            app.open()
-            app.close()  # the test runner copies the database next, which nobody may be connected to
+        try:
+            if app.url != "memory://":
+                app.open()
+        except SchemaMismatch as error:  # a command of its own upgrades it, and may come next: do not stand in its way
+            out: Any = kwargs.get("stdout") or sys.stderr
+            out.write(f"Holdfast: {error} Here: `manage.py holdfast migrate`.\n")
+        app.close()  # the test runner copies the database next, which nobody may be connected to
         _close_before_it_is_destroyed(app, django_connections[using].creation)
 
 

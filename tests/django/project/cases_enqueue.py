@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from typing import Any
+from unittest import mock
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase, override_settings
 
-from holdfast import ConfigurationError, DuplicateJob, Holdfast, JobNotFound, StateConflict
+from holdfast import ConfigurationError, DuplicateJob, Holdfast, JobNotFound, SchemaMismatch, StateConflict
 from holdfast.django import DeferredJob, app
 
 from .shop.models import Order
@@ -135,6 +138,13 @@ class SameDatabase(StoreCase):
                     self.assertEqual(await job.aresult(timeout=120), "paid")
 
         async_to_sync(scene)()
+
+    def test_migrate_leaves_an_older_store_to_its_own_command(self) -> None:
+        told = io.StringIO()
+        with mock.patch.object(app, "open", side_effect=SchemaMismatch(1, 2)):
+            call_command("migrate", stdout=told)
+        self.assertIn("the store has schema 1, this version speaks 2", told.getvalue())
+        self.assertIn("manage.py holdfast migrate", told.getvalue())
 
     def test_a_broken_transaction_takes_no_job(self) -> None:
         with self.assertRaises(transaction.TransactionManagementError), transaction.atomic():
