@@ -275,7 +275,7 @@ def _store_families(numbers: Numbers, seconds: float) -> list[Family]:
 # A worker
 
 
-# Each is there from a task's first attempt on, as 0: the first increase of a counter that was not there is not seen.
+# Each is there from the start, as 0: a monitor does not see the first increase of a counter that was not there.
 OUTCOMES = ("succeeded", "failed", "snoozed", "dead", "cancelled", "stalled")
 _process = ProcessCollector(registry=None)  # of the keeper's own process: processor time, memory, open files
 

@@ -50,6 +50,11 @@ def dies() -> None:
     os._exit(3)
 
 
+@app.task(name="never", queue="mail")
+def never() -> None:
+    pass
+
+
 @app.task(name="naps")
 def naps(times: int) -> None:
     raise Snooze(3600)
@@ -107,6 +112,8 @@ def test_a_worker_serves_what_it_did(working: tuple[Holdfast, str]) -> None:
         assert found[f"{name}_count", "mail", "fine"] == 5
         assert found[f"{name}_bucket", "+Inf", "mail", "fine"] == 5
         assert found[f"{name}_sum", "mail", "fine"] > 0
+    assert found["holdfast_jobs_total", "dead", "mail", "never"] == 0, "a task that has not run is there"
+    assert found["holdfast_job_run_seconds_count", "mail", "never"] == 0
     assert found["holdfast_worker_slots",] == 3
     assert found["holdfast_worker_paused",] == found["holdfast_worker_fenced",] == 0
     assert found["holdfast_store_call_seconds_count", "exchange"] > 0

@@ -75,6 +75,11 @@ class Meter:
 
     # ------------------------------------------------------------------ counting, on the keeper's loop
 
+    def expect(self, pairs: Iterable[Pair]) -> None:
+        """Count these queues and tasks from 0 on: a monitor misses the first increase of what was not there before."""
+        for queue, task in pairs:
+            self._durations(self._pair(queue, task))
+
     def settled(self, leases: Sequence[Lease], outcome: str, ended: float) -> None:
         """The store accepted these outcomes, which the keeper had at `ended` by the store's clock.
 
@@ -84,9 +89,7 @@ class Meter:
             self._settled(self._pair(queue, task), list(some), outcome, ended)
 
     def _settled(self, pair: Pair, leases: Sequence[Lease], outcome: str, ended: float) -> None:
-        waits, runs = self.waits.get(pair), self.runs.get(pair)
-        if waits is None or runs is None:
-            waits, runs = self.waits[pair], self.runs[pair] = Durations(), Durations()
+        waits, runs = self._durations(pair)
         waited = [lease.started_at - lease.due_at for lease in leases]
         ran = [ended - lease.started_at for lease in leases]
         for durations, seconds in ((waits, waited), (runs, ran)):
@@ -117,6 +120,13 @@ class Meter:
         calls.number += 1
         calls.seconds += seconds
         calls.errors += failed
+
+    def _durations(self, pair: Pair) -> tuple[Durations, Durations]:
+        """How long attempts of this pair waited and ran."""
+        waits, runs = self.waits.get(pair), self.runs.get(pair)
+        if waits is None or runs is None:
+            waits, runs = self.waits[pair], self.runs[pair] = Durations(), Durations()
+        return waits, runs
 
     def _count(self, pair: Pair, outcome: str, number: int = 1) -> None:
         key = (*pair, outcome)

@@ -191,6 +191,8 @@ class ProcessWorker:
                 "this worker has nothing to serve: no task is registered and no queue named. "
                 "Import the modules that define the tasks (--import), or say --queues."
             )
+        if self._meter is not None:
+            self._meter.expect((task.queue, task.name) for task in hello.tasks)
         return Keeper(
             backend=make_backend(address),
             declared=hello.declared,
