@@ -67,8 +67,8 @@ for step in ("pick", "pack", "send"):
 app.work(drain=True)
 for step in ("pick", "pack"):
     ship.enqueue("C9", step)
-send.using(delay=3600, id="welcome-dora").enqueue("dora@example.com")
-report.using(id="report-october").enqueue("2026-10")
+send.options(delay=3600, id="welcome-dora").enqueue("dora@example.com")
+report.options(id="report-october").enqueue("2026-10")
 app.pause(queue="orders", reason="stocktaking", by="ann")
 app.close()
 """

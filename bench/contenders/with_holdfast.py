@@ -56,13 +56,13 @@ def one(jobs: int) -> None:
 
 
 def bulk(jobs: int, shape: str = "none") -> None:
-    task = app.named("alone") if shape == "alone" else nothing
+    task = app.task_by_name("alone") if shape == "alone" else nothing
     with app:
         app.open()
         if shape in ("none", "alone"):
             calls = (task.bind(number) for number in range(jobs))
         else:
-            calls = (task.using(group=tally.group_of(shape, n, jobs)).bind(n) for n in range(jobs))
+            calls = (task.options(group=tally.group_of(shape, n, jobs)).bind(n) for n in range(jobs))
         tally.timed(jobs, lambda: app.enqueue_many(calls))
 
 

@@ -133,7 +133,7 @@ def enqueues(place: Place, say: Say) -> dict[str, Any]:
     """Through the app, as users do: in bulk, and one by one."""
     with Holdfast(place.fresh()) as app:
         app.open()
-        task = app.named("nothing")
+        task = app.task_by_name("nothing")
         found: dict[str, Any] = {}
         task.enqueue(number=0)
         for name, number in (("bulk", ENQUEUED), ("single", SINGLES)):

@@ -112,7 +112,7 @@ def run(place: Place, setting: Setting) -> dict[str, Any]:
         app.queue("scale", shards=setting.shards)
         app.open()
         app.pause(queue="scale")
-        task = app.named("nothing", queue="scale")
+        task = app.task_by_name("nothing", queue="scale")
         app.enqueue_many(task.bind(number=number) for number in range(setting.jobs))
         with _working(folder, url, setting) as pids:
             _wait(lambda: len(_counts(folder)) == setting.workers * setting.runners, START_SECONDS_MAX)

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from .clock import ManualClock, SystemClock
     from .context import Bury, Context, Resources, Retry, Snooze
     from .errors import (
-        ArgumentsRejected,
+        ArgumentsRejected as ArgumentsRejected,
+    )
+    from .errors import (
         BackendError,
         BackendNotInstalled,
         BackendUnavailable,
         ConfigurationError,
+        CronEntryNotFound,
         DuplicateJob,
-        EntryNotFound,
         HoldfastError,
+        InvalidArguments,
+        InvalidResult,
         JobCancelled,
         JobDied,
         JobNotFound,
@@ -44,15 +48,20 @@ if TYPE_CHECKING:
     )
     from .job import BoundCall, DeadLetter, Enqueued, Job
     from .lifecycle import Failure, State
+    from .options import RESET, UNLIMITED, Retention, Unique
     from .records import Revival
     from .retry import RetryPolicy
-    from .task import Task, Tasks
+    from .task import Task, TaskRouter
     from .worker.embedded import Drained
+
+    EntryNotFound = CronEntryNotFound
+    Tasks = TaskRouter
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "ArgumentsRejected",
+    "RESET",
+    "UNLIMITED",
     "BackendError",
     "BackendNotInstalled",
     "BackendUnavailable",
@@ -60,14 +69,16 @@ __all__ = [
     "Bury",
     "ConfigurationError",
     "Context",
+    "CronEntryNotFound",
     "DeadLetter",
     "Drained",
     "DuplicateJob",
     "Enqueued",
-    "EntryNotFound",
     "Failure",
     "Holdfast",
     "HoldfastError",
+    "InvalidArguments",
+    "InvalidResult",
     "Job",
     "JobCancelled",
     "JobDied",
@@ -80,6 +91,7 @@ __all__ = [
     "QueueBusy",
     "Resources",
     "ResultGone",
+    "Retention",
     "Retry",
     "RetryPolicy",
     "Revival",
@@ -94,14 +106,14 @@ __all__ = [
     "Task",
     "TaskAlreadyRegistered",
     "TaskNotRegistered",
-    "Tasks",
+    "TaskRouter",
+    "Unique",
     "WaitTimedOut",
     "WorkerSilent",
     "testing",
 ]
 
 _HOMES = {
-    "ArgumentsRejected": ".errors",
     "BackendError": ".errors",
     "BackendNotInstalled": ".errors",
     "BackendUnavailable": ".errors",
@@ -109,14 +121,16 @@ _HOMES = {
     "Bury": ".context",
     "ConfigurationError": ".errors",
     "Context": ".context",
+    "CronEntryNotFound": ".errors",
     "DeadLetter": ".job",
     "Drained": ".worker.embedded",
     "DuplicateJob": ".errors",
     "Enqueued": ".job",
-    "EntryNotFound": ".errors",
     "Failure": ".lifecycle",
     "Holdfast": ".app",
     "HoldfastError": ".errors",
+    "InvalidArguments": ".errors",
+    "InvalidResult": ".errors",
     "Job": ".job",
     "JobCancelled": ".errors",
     "JobDied": ".errors",
@@ -125,10 +139,12 @@ _HOMES = {
     "ManualClock": ".clock",
     "MoveRefused": ".errors",
     "OutcomeUnknown": ".errors",
-    "QueueBusy": ".errors",
     "QueryRejected": ".errors",
+    "QueueBusy": ".errors",
+    "RESET": ".options.special",
     "Resources": ".context",
     "ResultGone": ".errors",
+    "Retention": ".options.grouped",
     "Retry": ".context",
     "RetryPolicy": ".retry",
     "Revival": ".records",
@@ -143,15 +159,28 @@ _HOMES = {
     "Task": ".task",
     "TaskAlreadyRegistered": ".errors",
     "TaskNotRegistered": ".errors",
-    "Tasks": ".task",
+    "TaskRouter": ".task",
+    "UNLIMITED": ".options.special",
+    "Unique": ".options.grouped",
     "WaitTimedOut": ".errors",
     "WorkerSilent": ".errors",
+}
+
+
+_FORMER = {  # kept for one release: old name → home, new name, and what to write
+    "ArgumentsRejected": (".errors", "ArgumentsRejected", "InvalidArguments or InvalidResult"),
+    "EntryNotFound": (".errors", "CronEntryNotFound", "CronEntryNotFound"),
+    "Tasks": (".task", "TaskRouter", "TaskRouter"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "testing":
         return import_module(".testing", __name__)
+    if name in _FORMER:
+        module, now, write = _FORMER[name]
+        import_module(".names", __name__).renamed(f"holdfast.{name}", write)
+        return getattr(import_module(module, __name__), now)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -22,7 +22,7 @@ from .clock import Clock, ManualClock, SystemClock
 from .cron.api import Cron
 from .errors import ConfigurationError
 from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
-from .names import check_list, check_name, known_options
+from .names import check_list, check_name, known_options, renamed
 from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
     ARGS_BYTES_MAX,
@@ -42,7 +42,7 @@ from .producer import Producer
 from .rates import Rate
 from .records import CronEntry, Dump, GroupOrder, QueueRule, TaskRule
 from .store_thread import StoreHandle, forbid_running_loop
-from .task import NamedTask, Placement, Tasks, UsingSettings, refine
+from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
 
 if TYPE_CHECKING:
     from .worker.embedded import Drained, EmbeddedWorker
@@ -67,7 +67,7 @@ class WorkerSettings(TypedDict, total=False):
     log_jobs: LogJobs | None
 
 
-class Holdfast(Producer):
+class Holdfast(Producer, events.Listens):
     """An app: `app = Holdfast("sqlite:///jobs.db")`."""
 
     @known_options("Holdfast()")
@@ -185,18 +185,23 @@ class Holdfast(Producer):
         # An app without tasks belongs to a producer or an operator: it cannot know which tasks the workers have.
         return self.tasks or None if given is None else given
 
-    def include(self, tasks: Tasks) -> None:
+    def include(self, tasks: TaskRouter) -> None:
         """Register the tasks of a reusable module."""
-        if not isinstance(tasks, Tasks) or isinstance(tasks, Holdfast):
-            raise ConfigurationError(f"include() takes holdfast.Tasks, not {type(tasks).__name__}.")
+        if not isinstance(tasks, TaskRouter) or isinstance(tasks, Holdfast):
+            raise ConfigurationError(f"include() takes a holdfast.TaskRouter, not {type(tasks).__name__}.")
         for task in tasks.tasks.values():
             if self.tasks.get(task.name) is not task:
                 self._register(task)
                 task.include_in(self)
 
-    def named(self, name: str, /, **settings: Unpack[UsingSettings]) -> NamedTask:
+    def task_by_name(self, name: str, /, **settings: Unpack[UsingSettings]) -> NamedTask:
         """A task by name, for a producer that does not have its code."""
         return NamedTask(self, check_name(name, "task name"), *refine(TaskOptions(), Placement(), settings))
+
+    def named(self, name: str, /, **settings: Unpack[UsingSettings]) -> NamedTask:
+        """The former name of `task_by_name`."""
+        renamed("app.named(…)", "app.task_by_name(…)")
+        return self.task_by_name(name, **settings)
 
     @known_options("app.queue()")
     def queue(
@@ -234,15 +239,11 @@ class Holdfast(Producer):
 
     def task_rules(self) -> list[TaskRule]:
         """What the store must know about each registered task; workers declare it when they start."""
-        return [rule for task in self.tasks.values() for rule in task.options.rules()]
+        return [rule for task in self.tasks.values() for rule in task.defaults.rules()]
 
     def cron_entries(self) -> list[CronEntry]:
         """The cron entries the code declares; workers store them when they start."""
         return self.cron.declared()
-
-    def on(self, event: str) -> Callable[[events.C], events.C]:
-        """Register a function for an event: `@app.on("stalled")`."""
-        return self.hub.on(event)
 
     @overload
     def around(self, fn: M, /) -> M: ...

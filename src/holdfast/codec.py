@@ -24,7 +24,7 @@ from typing import Any, Union
 import msgspec
 
 from .context import Context
-from .errors import ArgumentsRejected, ConfigurationError
+from .errors import ConfigurationError, InvalidArguments, InvalidResult
 
 DEPTH_MAX = 64
 STAR = "*"  # the stored name of positional arguments from a producer that does not know the parameters
@@ -38,7 +38,7 @@ _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 class Refused(Exception):
-    """A value that cannot be encoded, with the reason; becomes ArgumentsRejected once the task's name is known."""
+    """A value that cannot be encoded, with the reason; becomes InvalidArguments once the task's name is known."""
 
 
 def _origin_modules(kind: type) -> set[str]:
@@ -338,18 +338,18 @@ class Codec:
         """The given values by parameter name; defaults are not filled in."""
         if len(args) > len(self._positional):
             most = len(self._positional)
-            raise ArgumentsRejected(self.task, f"it takes at most {most} positional arguments, {len(args)} were given")
+            raise InvalidArguments(self.task, f"it takes at most {most} positional arguments, {len(args)} were given")
         given = dict(zip(self._positional, args, strict=False))
         if kwargs:
             for name in kwargs:
                 if name in given:
-                    raise ArgumentsRejected(self.task, f"parameter {name!r} was given twice")
+                    raise InvalidArguments(self.task, f"parameter {name!r} was given twice")
                 if name not in self._known:
-                    raise ArgumentsRejected(self.task, f"there is no parameter {name!r}; {self._listed()}")
+                    raise InvalidArguments(self.task, f"there is no parameter {name!r}; {self._listed()}")
             given.update(kwargs)
         if not self._required <= given.keys():
             missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
-            raise ArgumentsRejected(self.task, f"missing {missing}; {self._listed()}")
+            raise InvalidArguments(self.task, f"missing {missing}; {self._listed()}")
         return given
 
     def _listed(self) -> str:
@@ -358,21 +358,21 @@ class Codec:
     # ------------------------------------------------------------------ arguments
 
     def encode(self, given: Mapping[str, Any], bytes_max: int) -> bytes:
-        """Bound values as one JSON object, validated against the annotations; raises ArgumentsRejected."""
+        """Bound values as one JSON object, validated against the annotations; raises InvalidArguments."""
         decoder = self._decoder or self._prepare()
         try:
             raw = encode_json(given, DEPTH_MAX + 1)  # the object holding all arguments is one level itself
         except Refused as refusal:
-            raise ArgumentsRejected(self.task, self._blame(given, refusal)) from None
+            raise InvalidArguments(self.task, self._blame(given, refusal)) from None
         if len(raw) > bytes_max:
-            raise ArgumentsRejected(
+            raise InvalidArguments(
                 self.task,
                 f"they take {len(raw)} bytes, at most {bytes_max} are allowed. Store the bulk elsewhere and pass its "
                 "name, or raise args_bytes_max=",
             )
         for name in self._untyped:
             if name in given and (fault := _plain_fault(given[name])) is not None:
-                raise ArgumentsRejected(
+                raise InvalidArguments(
                     self.task,
                     f"parameter {name!r} was given {fault}, but {self._untyped[name]}, so it takes plain JSON "
                     "values only: annotate it with an importable type, or pass plain values",
@@ -381,7 +381,7 @@ class Codec:
         for name, value in given.items():
             fault = _changed_on_the_way(value, getattr(rebuilt, name))
             if fault is not None:
-                raise ArgumentsRejected(self.task, f"parameter {name!r}: {fault}")
+                raise InvalidArguments(self.task, f"parameter {name!r}: {fault}")
         return raw
 
     def _blame(self, given: Mapping[str, Any], refusal: Refused) -> str:
@@ -403,22 +403,22 @@ class Codec:
         try:
             return decoder.decode(raw)
         except Refused as refusal:
-            raise ArgumentsRejected(self.task, str(refusal)) from None
+            raise InvalidArguments(self.task, str(refusal)) from None
         except msgspec.ValidationError as error:
             if f"unknown field `{STAR}`" in str(error):
                 return self._decode(decoder, self._spread(raw))
-            raise ArgumentsRejected(self.task, self._explain(error)) from None
+            raise InvalidArguments(self.task, self._explain(error)) from None
         except RecursionError:
-            raise ArgumentsRejected(self.task, "they are nested too deep") from None
+            raise InvalidArguments(self.task, "they are nested too deep") from None
         except (msgspec.DecodeError, ValueError) as error:
-            raise ArgumentsRejected(self.task, f"they are not JSON we can read ({type(error).__name__})") from None
+            raise InvalidArguments(self.task, f"they are not JSON we can read ({type(error).__name__})") from None
 
     def _spread(self, raw: bytes) -> bytes:
         """Name the positional arguments of a producer that did not know our parameters."""
         stored = _plain_decoder.decode(raw)
         values = stored.pop(STAR)
         if not isinstance(values, list):
-            raise ArgumentsRejected(self.task, "their positional part is not a list")
+            raise InvalidArguments(self.task, "their positional part is not a list")
         bound = self.bind(tuple(values), stored)
         return _encoder.encode(bound)
 
@@ -439,15 +439,15 @@ class Codec:
     # ------------------------------------------------------------------ results
 
     def encode_value(self, value: Any, bytes_max: int) -> bytes:
-        """A handler's return value as JSON; raises ArgumentsRejected with a message about the result."""
+        """A handler's return value as JSON; raises InvalidResult."""
         try:
             raw = encode_json(value)
         except Refused as refusal:
-            raise ArgumentsRejected(self.task, f"its result cannot be kept: {refusal}") from None
+            raise InvalidResult(self.task, str(refusal)) from None
         if len(raw) > bytes_max:
-            raise ArgumentsRejected(
+            raise InvalidResult(
                 self.task,
-                f"its result takes {len(raw)} bytes, at most {bytes_max} are kept. Store the bulk elsewhere and return "
+                f"it takes {len(raw)} bytes, at most {bytes_max} are kept. Store the bulk elsewhere and return "
                 "its name, or raise result_bytes_max=",
             )
         return raw
@@ -495,14 +495,14 @@ class Codec:
 def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], bytes_max: int) -> bytes:
     """Encode arguments for a task whose code this producer lacks: checked as JSON, bound and typed by the worker."""
     if STAR in kwargs:
-        raise ArgumentsRejected(task, f"no parameter can be called {STAR!r}")
+        raise InvalidArguments(task, f"no parameter can be called {STAR!r}")
     given: dict[str, Any] = {STAR: args, **kwargs} if args else dict(kwargs)
     try:
         raw = encode_json(given, DEPTH_MAX + 2 if args else DEPTH_MAX + 1)
     except Refused as refusal:
-        raise ArgumentsRejected(task, str(refusal)) from None
+        raise InvalidArguments(task, str(refusal)) from None
     if len(raw) > bytes_max:
-        raise ArgumentsRejected(task, f"they take {len(raw)} bytes, at most {bytes_max} are allowed")
+        raise InvalidArguments(task, f"they take {len(raw)} bytes, at most {bytes_max} are allowed")
     return raw
 
 

@@ -215,7 +215,7 @@ class Context:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What came with the job: `.using(headers=…)` and `@app.on_enqueue`. A copy, the same in every attempt."""
+        """What came with the job: `.options(headers=…)` and `@app.on_enqueue`. A copy, the same in every attempt."""
         return headers_of(self._lease.options)
 
     @property

@@ -10,9 +10,11 @@ results or URL passwords. A message states what happened, why, and what to do ne
     │   ├── QueryRejected           a query that cannot be read: names the column
     │   └── BackendNotInstalled     names the extra to install
     ├── StartupFailed               a function of app.on_startup raised
-    ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
+    ├── ArgumentsRejected           arguments or a result that cannot be stored         (also ValueError)
+    │   ├── InvalidArguments        cannot be bound, encoded, or too large
+    │   └── InvalidResult           a handler's result cannot be encoded, or is too large
     ├── JobNotFound                                                                     (also LookupError)
-    ├── EntryNotFound               no cron entry has that name                         (also LookupError)
+    ├── CronEntryNotFound           no cron entry has that name                         (also LookupError)
     ├── StateConflict               the job's state forbids the verb
     ├── DuplicateJob                the key is taken by a live job
     ├── LeaseLost                   a write about a lease that is no longer ours
@@ -29,6 +31,8 @@ results or URL passwords. A message states what happened, why, and what to do ne
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class HoldfastError(Exception):
@@ -85,11 +89,23 @@ class StartupFailed(HoldfastError):
 
 
 class ArgumentsRejected(HoldfastError, ValueError):
-    """The arguments cannot be bound, encoded or are too large; nothing was stored."""
+    """Base class of InvalidArguments and InvalidResult, and their former name."""
+
+    what = "arguments"
 
     def __init__(self, task: str, why: str) -> None:
         self.task, self.why = task, why
-        super().__init__(f"arguments of {task!r} rejected: {why}")
+        super().__init__(f"{self.what} of {task!r} rejected: {why}")
+
+
+class InvalidArguments(ArgumentsRejected):
+    """The arguments cannot be bound, encoded or are too large; nothing was stored."""
+
+
+class InvalidResult(ArgumentsRejected):
+    """A handler returned a value that cannot be encoded or is too large; the attempt failed."""
+
+    what = "result"
 
 
 class JobNotFound(HoldfastError, LookupError):
@@ -100,7 +116,7 @@ class JobNotFound(HoldfastError, LookupError):
         super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
 
 
-class EntryNotFound(HoldfastError, LookupError):
+class CronEntryNotFound(HoldfastError, LookupError):
     """No cron entry has that name, or it was removed."""
 
     def __init__(self, name: str) -> None:
@@ -270,3 +286,12 @@ class StoreSealed(BackendError):
         self.role, self.stage, self.other = role, stage, other
         self.why = _SEALED[role, stage].format(other=other)
         super().__init__(f"the store is sealed and nothing was changed: {self.why}")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EntryNotFound":
+        from .names import renamed
+
+        renamed("EntryNotFound", "CronEntryNotFound")
+        return CronEntryNotFound
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -379,3 +379,77 @@ async def _guarded(name: str, answer: Awaitable[None]) -> None:
         raise
     except BaseException as error:
         logs.callback_failed(name, error)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Types: which class of event a listener gets
+
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+class Registration(Protocol[E]):
+    """The decorator that `app.on` returns."""
+
+    def __call__(self, callback: Callable[[E], T], /) -> Callable[[E], T]: ...
+
+
+class Listens:
+    """`app.on(…)`, typed by the event's name: the listener takes an object of that event's class."""
+
+    hub: Hub
+
+    @overload
+    def on(self, event: Literal["enqueued"], /) -> Registration[Enqueued]: ...
+    @overload
+    def on(self, event: Literal["started"], /) -> Registration[Started]: ...
+    @overload
+    def on(self, event: Literal["succeeded"], /) -> Registration[Succeeded]: ...
+    @overload
+    def on(self, event: Literal["failed"], /) -> Registration[Failed]: ...
+    @overload
+    def on(self, event: Literal["retrying"], /) -> Registration[Retrying]: ...
+    @overload
+    def on(self, event: Literal["stalled"], /) -> Registration[Stalled]: ...
+    @overload
+    def on(self, event: Literal["lease_lost"], /) -> Registration[LeaseLost]: ...
+    @overload
+    def on(self, event: Literal["renewal_failed"], /) -> Registration[RenewalFailed]: ...
+    @overload
+    def on(self, event: Literal["fence_passed"], /) -> Registration[FencePassed]: ...
+    @overload
+    def on(self, event: Literal["store_blocked"], /) -> Registration[StoreBlocked]: ...
+    @overload
+    def on(self, event: Literal["store_sealed"], /) -> Registration[StoreSealed]: ...
+    @overload
+    def on(self, event: Literal["dead"], /) -> Registration[Dead]: ...
+    @overload
+    def on(self, event: Literal["cancelled"], /) -> Registration[Cancelled]: ...
+    @overload
+    def on(self, event: Literal["progress"], /) -> Registration[Progress]: ...
+    @overload
+    def on(self, event: Literal["unknown_task"], /) -> Registration[UnknownTask]: ...
+    @overload
+    def on(self, event: Literal["loop_blocked"], /) -> Registration[LoopBlocked]: ...
+    @overload
+    def on(self, event: Literal["worker_started"], /) -> Registration[WorkerStarted]: ...
+    @overload
+    def on(self, event: Literal["worker_stopped"], /) -> Registration[WorkerStopped]: ...
+    @overload
+    def on(self, event: Literal["worker_paused"], /) -> Registration[WorkerPaused]: ...
+    @overload
+    def on(self, event: Literal["worker_resumed"], /) -> Registration[WorkerResumed]: ...
+    @overload
+    def on(self, event: Literal["queue_drained"], /) -> Registration[QueueDrained]: ...
+    @overload
+    def on(self, event: Literal["paused"], /) -> Registration[Paused]: ...
+    @overload
+    def on(self, event: Literal["resumed"], /) -> Registration[Resumed]: ...
+    @overload
+    def on(self, event: Literal["removed"], /) -> Registration[Removed]: ...
+    @overload
+    def on(self, event: Literal["events_dropped"], /) -> Registration[EventsDropped]: ...
+    def on(self, event: str, /) -> Any:
+        """Register a function for an event: `@app.on("stalled")`."""
+        return self.hub.on(event)

@@ -1,6 +1,6 @@
 """Headers: short texts that travel with a job for the code around it, such as a request id or a trace context.
 
-Given with `.using(headers=…)` or added by `@app.on_enqueue`, read as `ctx.headers`. They are stored among the call's
+Given with `.options(headers=…)` or added by `@app.on_enqueue`, read as `ctx.headers`. They are stored among the call's
 options (options/tasks.py), so a job without any stores nothing, and every store keeps them as it keeps those. Pure. No
 message here shows a value.
 """

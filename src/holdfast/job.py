@@ -66,7 +66,7 @@ class BoundCall(Generic[R]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers given with `.using(headers=…)`."""
+        """The headers given with `.options(headers=…)`."""
         return headers_of(self.new.options)
 
     def __repr__(self) -> str:  # arguments do not belong in logs

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import FunctionType
@@ -195,6 +196,12 @@ def known_options(call: str, more: type[Any] | None = None) -> Callable[[Callabl
         return checked
 
     return decorate
+
+
+def renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Warn whoever uses an old spelling. It is kept for one release."""
+    text = f"{old} is now {new}; the old spelling goes with version 0.2."
+    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
 from .names import check_name, check_text
 from .observer import JobOrId, job_id, tell
-from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
+from .options import COUNT_MAX, Duration, Special, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
 from .rates import Rate
@@ -526,9 +526,9 @@ async def _letter(id: str, backend: Backend) -> DeadLetter:
 # takes precedence over what the code declares, immediately and without a restart, until it is reset; both are shown.
 
 
-Lifted = Literal["none"]
-SaidLimit = int | Lifted | UnsetType | None
-SaidRate = str | Rate | UnsetType | None
+Lifted = Literal["none"]  # and None: the former spellings of UNLIMITED and RESET
+SaidLimit = int | Special | Lifted | UnsetType | None
+SaidRate = str | Rate | Special | UnsetType | None
 
 
 def make_override(
@@ -536,7 +536,7 @@ def make_override(
 ) -> Override:
     """A validated override of a queue, a group or a task."""
     if limit is UNSET and rate is UNSET:
-        raise ConfigurationError('say limit=, rate= or both: a value, "none" to lift it, None to reset it.')
+        raise ConfigurationError("say limit=, rate= or both: a value, UNLIMITED to lift it, RESET for the code's own.")
     return Override(
         queue=queue_or_none(queue),
         group=group,
@@ -573,7 +573,7 @@ class Groups:
         return await self._app._ado(lambda backend: backend.group(queue, name))
 
     def limit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """Limit how many jobs of this group run at once, and how many start per time. None: use the queue's rule."""
+        """Limit how many jobs of this group run at once, and how many start per time. RESET: as the queue's rule."""
         override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
         self._app._do("groups.limit", lambda backend: backend.limit(override))
 
@@ -598,7 +598,7 @@ class Queues:
         return await self._app._ado(lambda backend: backend.queues())
 
     def limit(self, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """Limit how many jobs of a queue run at once over all workers, and the rate of starts. None: as declared."""
+        """Limit how many jobs of a queue run at once over all workers, and the rate of starts. RESET: as declared."""
         override = make_override(limit, rate, queue=name)
         self._app._do("queues.limit", lambda backend: backend.limit(override))
 
@@ -669,7 +669,7 @@ class RegisteredTasks(Mapping[str, Task[..., Any]]):
         return await self._app._ado(lambda backend: backend.tasks())
 
     def limit(self, task: Task[..., Any] | str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """Limit how many jobs of a task run at once over all queues and workers, and the rate. None: as declared."""
+        """Limit how many jobs of a task run at once over all queues and workers, and the rate. RESET: as declared."""
         override = make_override(limit, rate, task=task)
         self._app._do("tasks.limit", lambda backend: backend.limit(override))
 

@@ -29,7 +29,7 @@ from .options import Duration
 from .records import JobRecord, NewJob
 from .results import JobFollower, Step
 from .store_thread import HAND_OVER_SECONDS, StoreHandle, forbid_running_loop
-from .task import Tasks, fresh_record
+from .task import TaskRouter, fresh_record
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Producer(Tasks, Operator):
+class Producer(TaskRouter, Operator):
     """The producer's half of an app."""
 
     hub: events.Hub

@@ -19,7 +19,6 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
-    NoReturn,
     ParamSpec,
     Protocol,
     TypedDict,
@@ -30,12 +29,12 @@ from typing import (
 
 from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
-from .context import Context
-from .errors import ArgumentsRejected, ConfigurationError, TaskAlreadyRegistered
+from .context import CURRENT, Context
+from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import check_headers
 from .job import BoundCall, Job
 from .lifecycle import State
-from .names import check_name, default_task_name, nearest, new_id
+from .names import check_name, default_task_name, nearest, new_id, renamed
 from .options import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
@@ -45,12 +44,15 @@ from .options import (
     Duration,
     OnConflict,
     QueueOptions,
+    Retention,
     TaskOptions,
+    Unique,
     encode_call_options,
     how_held,
+    ungrouped,
 )
 from .rates import Rate
-from .records import Enqueued, JobRecord, KeyScope, KeyUntil, NewJob, OnExpire, Revival
+from .records import Enqueued, JobRecord, KeyScope, KeyUntil, Lease, NewJob, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
 
 if TYPE_CHECKING:
@@ -95,10 +97,12 @@ class TaskSettings(TypedDict, total=False):
     limit: int | None
     aliases: str | Iterable[str]
     revive: Revival | None
+    unique: Unique | None
+    retention: Retention
 
 
 class UsingSettings(TypedDict, total=False):
-    """The keyword arguments of `.using(...)`: what is stored with a single job."""
+    """The keyword arguments of `.options(...)`: what is stored with a single job."""
 
     queue: str | QueueOptions
     priority: int
@@ -114,6 +118,8 @@ class UsingSettings(TypedDict, total=False):
     expires: Duration | None
     on_expire: OnExpire
     revive: Revival | None
+    unique: Unique | None
+    retention: Retention
     retry: RetryPolicy | int | None
     timeout: Duration | None
     retain: Duration
@@ -124,8 +130,9 @@ class UsingSettings(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
+_FAMILIES = frozenset({"unique", "retention"})
 _PLACED = frozenset({"id", "delay", "at", "connection", "headers"})
-_STORED = frozenset(UsingSettings.__annotations__) - _PLACED
+_STORED = frozenset(UsingSettings.__annotations__) - _PLACED - _FAMILIES
 
 
 def check_at(at: object) -> float:
@@ -174,10 +181,10 @@ class Placement:
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split `.using` settings into stored task options and placement; reject any others and give the reason."""
+    """Split `.options` settings into stored task options and placement; reject any others and give the reason."""
     stored: dict[str, Any] = {}
     placed: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name, value in ungrouped(settings).items():
         if name in _STORED:
             stored[name] = value
         elif name in _PLACED:
@@ -187,12 +194,12 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
         else:
             known = ", ".join(sorted(UsingSettings.__annotations__))
             near = nearest(name, UsingSettings.__annotations__)
-            raise ConfigurationError(f".using() has no {name}=.{near} It takes {known}.")
+            raise ConfigurationError(f".options() has no {name}=.{near} It takes {known}.")
     return stored, placed
 
 
 def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, Any]) -> tuple[TaskOptions, Placement]:
-    """Options and placement updated with the `.using` settings, validated."""
+    """Options and placement updated with the `.options` settings, validated."""
     stored, placed = split_settings(settings)
     options = options.changed(**stored)
     own = placement.own | (stored.keys() & CALL_OPTIONS)
@@ -234,7 +241,7 @@ def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
         try:
             chosen = call(**{name: given[name] if name in given else defaults[name] for name in names})
         except Exception as error:
-            raise ArgumentsRejected(codec.task, f"its {what} callable raised {type(error).__name__}") from error
+            raise InvalidArguments(codec.task, f"its {what} callable raised {type(error).__name__}") from error
         return check_name(chosen, f"{what} of task {codec.task!r}")
 
     return answer
@@ -277,7 +284,7 @@ R = TypeVar("R")
 
 
 class Using(Generic[P, R]):
-    """A task with options for some of its calls. Frozen; `using` returns a refined copy."""
+    """A task with options for some of its calls. Frozen; `options` returns a refined copy."""
 
     __slots__ = ("_group", "_key", "_options", "_placement", "_task")
 
@@ -288,9 +295,14 @@ class Using(Generic[P, R]):
         self._group = None if options.group is None else compile_chooser(options.group, "group", task.codec)
         self._key = None if options.key is None else compile_chooser(options.key, "key", task.codec)
 
-    def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
+    def options(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
         """A copy with more options."""
         return Using(self._task, *refine(self._options, self._placement, settings))
+
+    def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
+        """The former name of `options`."""
+        renamed(".using(…)", ".options(…)")
+        return self.options(**settings)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Validate the arguments and make a call with its id; nothing is stored."""
@@ -316,7 +328,26 @@ class Using(Generic[P, R]):
         return await self._task.app.aenqueue(self.bind(*args, **kwargs))
 
     def __repr__(self) -> str:
-        return f"<{self._task.name} using …>"
+        return f"<{self._task.name} with options>"
+
+
+class CallOptions(Generic[P, R]):
+    """What `task.options` is: called, the task with options for some calls."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Task[P, R]) -> None:
+        self._task = task
+
+    def __call__(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
+        """This task with options for some calls: queue, priority, group, key, delay, at, id, connection, …"""
+        return self._task._plain.options(**settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """The former `task.options.queue`, now `task.defaults.queue`."""
+        value = getattr(self._task.defaults, name)
+        renamed(f"task.options.{name}", f"task.defaults.{name}")
+        return value
 
 
 class Task(Generic[P, R]):
@@ -326,13 +357,13 @@ class Task(Generic[P, R]):
         function = _check_function(fn)
         self.name: str = options.name or default_task_name(function)
         self.fn = fn
-        self.options = options.changed(name=self.name)
+        self.defaults = options.changed(name=self.name)  # the options of a call that sets none
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.wants_context, parameters = read_parameters(fn, self.name)
         self.codec = Codec(self.name, fn, parameters)
         self._app = app
         self._included_in: weakref.WeakSet[Holdfast] = weakref.WeakSet()
-        self._plain: Using[P, R] = Using(self, self.options, Placement())
+        self._plain: Using[P, R] = Using(self, self.defaults, Placement())
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn  # for documentation tools and inspect.signature
 
@@ -373,16 +404,22 @@ class Task(Generic[P, R]):
         """Async version of `enqueue`."""
         return await self.app.aenqueue(self._plain.bind(*args, **kwargs))
 
+    @property
+    def options(self) -> CallOptions[P, R]:
+        """`task.options(delay=60).enqueue(…)`: this task with options for some calls."""
+        return CallOptions(self)
+
     def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
-        """This task with options for some calls: queue, priority, group, key, delay, at, id, connection, …"""
-        return self._plain.using(**settings)
+        """The former name of `options`."""
+        renamed(".using(…)", ".options(…)")
+        return self._plain.options(**settings)
 
     def decode(self, args: bytes) -> dict[str, Any]:
-        """Stored arguments as keyword arguments, rebuilt from annotations; ArgumentsRejected if they do not fit."""
+        """Stored arguments as keyword arguments, rebuilt from annotations; InvalidArguments if they do not fit."""
         return self.codec.decode(args)
 
     def encode(self, value: Any) -> bytes:
-        """A result as JSON; ArgumentsRejected if it cannot be stored."""
+        """A result as JSON; InvalidResult if it cannot be stored."""
         app = self._sole_app()
         return self.codec.encode_value(value, RESULT_BYTES_MAX if app is None else app.result_bytes_max)
 
@@ -390,10 +427,15 @@ class Task(Generic[P, R]):
         """A stored result, rebuilt from the return annotation."""
         return self.codec.decode_value(value)
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
-        raise ConfigurationError(
-            f"task {self.name!r} is not called directly. Use .enqueue(…) for a worker, or .fn(…) to run it here."
-        )
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function here and now, as a plain call: no job, no retry. Of an async task, a coroutine to await.
+
+        A task that wants a Context gets that of the running job, or one with a new id outside of jobs.
+        """
+        if not self.wants_context:
+            return self.fn(*args, **kwargs)
+        lease = Lease(new_id(), "", 0, self.name, self.defaults.queue, b"{}")
+        return self.fn(CURRENT.get() or Context(lease), *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -426,8 +468,14 @@ class NamedTask:
         self._options = options
         self._placement = placement
 
-    def using(self, **settings: Unpack[UsingSettings]) -> NamedTask:
+    def options(self, **settings: Unpack[UsingSettings]) -> NamedTask:
+        """A copy with more options."""
         return NamedTask(self._app, self.name, *refine(self._options, self._placement, settings))
+
+    def using(self, **settings: Unpack[UsingSettings]) -> NamedTask:
+        """The former name of `options`."""
+        renamed(".using(…)", ".options(…)")
+        return self.options(**settings)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> BoundCall[Any]:
         raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
@@ -460,7 +508,7 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class Tasks:
+class TaskRouter:
     """Tasks by name. Standalone in reusable modules (`app.include(tasks)`); every app is one, too."""
 
     def __init__(self) -> None:
@@ -504,12 +552,15 @@ class Tasks:
         return None
 
     def _register(self, task: Task[..., Any]) -> None:
-        for name in dict.fromkeys((task.name, *task.options.aliases)):
+        for name in dict.fromkeys((task.name, *task.defaults.aliases)):
             if self.find_task(name) is not None:
                 raise TaskAlreadyRegistered(name)
         self._tasks[task.name] = task
-        for alias in task.options.aliases:
+        for alias in task.defaults.aliases:
             self._aliases[alias] = task
+
+
+Tasks = TaskRouter  # the former name
 
 
 def fresh_record(new: NewJob, answer: Enqueued, now: float, state: State | None = None) -> JobRecord:

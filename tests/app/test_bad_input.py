@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ArgumentsRejected, ConfigurationError, Holdfast, RetryPolicy
+from holdfast import ConfigurationError, Holdfast, InvalidArguments, RetryPolicy
 
 WRONG: Any = 3  # of no type that is asked for
 
@@ -29,10 +29,10 @@ def test_a_time_no_calendar_has_is_refused_and_not_stored(app: Holdfast) -> None
     west = timezone(timedelta(hours=-12))
     for at in (datetime(9999, 12, 31, 23, 59, tzinfo=west), datetime.max.replace(tzinfo=UTC)):
         with pytest.raises(ConfigurationError, match="beyond the year 2999"):
-            task.using(at=at)
+            task.options(at=at)
     assert list(app.jobs()) == []
-    assert task.using(at=datetime(2999, 12, 31, tzinfo=west)).enqueue().due_at.year == 2999
-    assert task.using(at=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))).enqueue().state == "ready"
+    assert task.options(at=datetime(2999, 12, 31, tzinfo=west)).enqueue().due_at.year == 2999
+    assert task.options(at=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))).enqueue().state == "ready"
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,17 @@ def test_a_parameter_may_be_called_self(memory_app: Holdfast) -> None:
         return self
 
     assert selfish.enqueue(self=7).args == {"self": 7}
-    assert selfish.using(priority=1).enqueue(self=7).args == {"self": 7}
-    assert memory_app.named("far", priority=1).enqueue(self=7).args == {"self": 7}
-    assert asyncio.run(memory_app.named("far").aenqueue(self=7)).args == {"self": 7}
+    assert selfish.options(priority=1).enqueue(self=7).args == {"self": 7}
+    assert memory_app.task_by_name("far", priority=1).enqueue(self=7).args == {"self": 7}
+    assert asyncio.run(memory_app.task_by_name("far").aenqueue(self=7)).args == {"self": 7}
     memory_app.work(drain=True)
     assert memory_app.counts()["default"]["succeeded"] == 2
 
 
 def test_a_producer_without_code_cannot_forge_positional_arguments(memory_app: Holdfast) -> None:
-    with pytest.raises(ArgumentsRejected, match="no parameter can be called"):
-        memory_app.named("far").enqueue(**{"*": [1]})
-    assert memory_app.named("far").enqueue(1, b=2).args == {"*": [1], "b": 2}
+    with pytest.raises(InvalidArguments, match="no parameter can be called"):
+        memory_app.task_by_name("far").enqueue(**{"*": [1]})
+    assert memory_app.task_by_name("far").enqueue(1, b=2).args == {"*": [1], "b": 2}
 
 
 def test_a_job_names_its_own_twins_on_a_running_loop(memory_app: Holdfast) -> None:

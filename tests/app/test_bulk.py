@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.bulk import BulkSettings
-from holdfast.errors import ArgumentsRejected, BackendUnavailable, ConfigurationError, QueueBusy, StateConflict
+from holdfast.errors import BackendUnavailable, ConfigurationError, InvalidArguments, QueueBusy, StateConflict
 from holdfast.lifecycle import State
 
 
@@ -28,7 +28,7 @@ def app() -> Holdfast:
 
 
 def fill(app: Holdfast, number: int = 5, **settings: Any) -> list[str]:
-    return [app.tasks["mail.send"].using(**settings).enqueue(n).id for n in range(number)]
+    return [app.tasks["mail.send"].options(**settings).enqueue(n).id for n in range(number)]
 
 
 def states(app: Holdfast, ids: list[str]) -> list[State]:
@@ -102,10 +102,10 @@ def test_revived_jobs_become_due_at_the_rate(app: Holdfast) -> None:
 
 def test_arguments_that_do_not_fit_a_task_refuse_its_jobs_and_no_other(app: Holdfast) -> None:
     fill(app)
-    other = app.named("elsewhere", queue="mail").enqueue(1)
+    other = app.task_by_name("elsewhere", queue="mail").enqueue(1)
     result = app.bulk("edit", "queue:mail", args={"m": 1})
     assert list(result.done) == [other.id]
-    assert {type(error) for error in result.refused.values()} == {ArgumentsRejected}
+    assert {type(error) for error in result.refused.values()} == {InvalidArguments}
 
 
 def test_what_changed_meanwhile_is_refused_by_itself(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_emptying_a_queue_leaves_what_runs_and_what_has_ended(app: Holdfast) -> 
 def test_an_obliterated_queue_is_gone_with_its_letters_overrides_and_pauses(app: Holdfast) -> None:
     ids = fill(app)
     app.bury(ids[0])
-    app.tasks["mail.send"].using(group="g").enqueue(1)
+    app.tasks["mail.send"].options(group="g").enqueue(1)
     app.queues.limit("mail", 3)
     app.groups.limit("mail", "g", rate="1/s")
     app.pause(queue="mail", group="g")

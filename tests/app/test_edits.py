@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.actions import EditSettings
-from holdfast.errors import ArgumentsRejected, ConfigurationError, JobNotFound, ResultGone, StateConflict
+from holdfast.errors import ConfigurationError, InvalidArguments, JobNotFound, ResultGone, StateConflict
 from holdfast.job import Job
 
 
@@ -24,16 +24,16 @@ def app() -> Holdfast:
 
 
 def enqueued(app: Holdfast) -> Job[None]:
-    return app.tasks["send"].using(delay=60).enqueue("ann")
+    return app.tasks["send"].options(delay=60).enqueue("ann")
 
 
 def test_edited_arguments_are_checked_by_the_signature(app: Holdfast) -> None:
     job = enqueued(app)
-    with pytest.raises(ArgumentsRejected, match="adress"):
+    with pytest.raises(InvalidArguments, match="adress"):
         app.edit(job, args={"adress": "bob"})
-    with pytest.raises(ArgumentsRejected, match="to"):
+    with pytest.raises(InvalidArguments, match="to"):
         app.edit(job, args={"to": 7})
-    with pytest.raises(ArgumentsRejected, match="missing 'to'"):
+    with pytest.raises(InvalidArguments, match="missing 'to'"):
         app.edit(job, args={})
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     for given in (moment, "2030-01-01T00:00:00Z"):  # as Python has it, or as JSON says it
@@ -44,7 +44,7 @@ def test_edited_arguments_are_checked_by_the_signature(app: Holdfast) -> None:
 
 
 def test_arguments_of_a_task_that_the_app_does_not_have_are_taken_as_they_are(app: Holdfast) -> None:
-    job = app.named("elsewhere").enqueue(1)
+    job = app.task_by_name("elsewhere").enqueue(1)
     assert app.edit(job, args={"any": [1, 2]}).args == {"any": [1, 2]}
 
 
@@ -81,7 +81,7 @@ def test_reschedule_takes_a_delay_or_a_time(app: Holdfast) -> None:
 def test_a_dead_job_is_revived_with_other_arguments(app: Holdfast) -> None:
     job = enqueued(app)
     app.bury(job)
-    with pytest.raises(ArgumentsRejected):
+    with pytest.raises(InvalidArguments):
         app.dead.revive(job, args={"to": 7})
     assert app.job(job.id).state == "dead"
     revived = app.dead.revive(job, args={"to": "bob"}, delay=60)
@@ -112,7 +112,7 @@ def test_a_rival_that_finished_first_is_told(app: Holdfast) -> None:
 
 def test_the_twins_do_the_same(app: Holdfast) -> None:
     async def walk() -> None:
-        job = await app.tasks["send"].using(delay=60).aenqueue("ann")
+        job = await app.tasks["send"].options(delay=60).aenqueue("ann")
         assert (await app.aedit(job, priority=3)).priority == 3
         assert (await app.areschedule(job, delay=0)).state == "ready"
         await app.abury(job)

@@ -73,7 +73,7 @@ def test_the_next_calls_are_made_while_a_step_is_under_way(app: Holdfast, steps:
         for number in range(2 * CHUNK_JOBS_MAX + 7):
             if number == CHUNK_JOBS_MAX + 1:
                 made_next.set()
-            yield app.named("t").bind(number)
+            yield app.task_by_name("t").bind(number)
 
     steps.before = before  # type: ignore[method-assign]
     assert enqueue(app, calls(), twin).created == 2 * CHUNK_JOBS_MAX + 7
@@ -89,7 +89,7 @@ def test_what_was_begun_is_stored_and_told_where_making_a_call_raises(app: Holdf
 
     def calls() -> Iterator[Any]:
         for number in range(CHUNK_JOBS_MAX + 5):
-            yield app.named("t").bind(number)
+            yield app.task_by_name("t").bind(number)
         raise LookupError("no more")
 
     with pytest.raises(LookupError):
@@ -106,7 +106,7 @@ def test_nothing_follows_a_step_that_failed(app: Holdfast, steps: Steps, twin: s
 
     steps.before = before  # type: ignore[method-assign]
     with pytest.raises(BackendUnavailable, match="gone"):
-        enqueue(app, (app.named("t").bind(number) for number in range(4 * CHUNK_JOBS_MAX)), twin)
+        enqueue(app, (app.task_by_name("t").bind(number) for number in range(4 * CHUNK_JOBS_MAX)), twin)
     assert steps.stored == [CHUNK_JOBS_MAX]
     assert steps.begun == 2
 
@@ -124,7 +124,7 @@ def test_a_cancelled_caller_cancels_the_step_under_way(app: Holdfast, steps: Ste
 
     async def calls() -> Any:
         for number in range(CHUNK_JOBS_MAX):
-            yield app.named("t").bind(number)
+            yield app.task_by_name("t").bind(number)
         if where == "between calls":
             await asyncio.Event().wait()
 

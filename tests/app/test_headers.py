@@ -30,17 +30,17 @@ def with_task(app: Holdfast) -> Any:
 def test_a_handler_sees_the_headers_of_its_call_in_every_attempt(app: Holdfast) -> None:
     work = with_task(app)
     headers = {"request_id": "r1", "größe": "ß\x00"}
-    traced = work.using(headers=headers, retry=RetryPolicy.fixed(500, limit=1), timeout=60)
-    job = traced.using(headers={"tenant": "acme"}).enqueue(fail=True)
+    traced = work.options(headers=headers, retry=RetryPolicy.fixed(500, limit=1), timeout=60)
+    job = traced.options(headers={"tenant": "acme"}).enqueue(fail=True)
     assert job.headers == {**headers, "tenant": "acme"}
     app.work(drain=True)
     app.run_now(job)
     app.work(drain=True)
     assert job.refresh().value == {**headers, "tenant": "acme"}
     assert work.enqueue().headers == {} and work.bind().new.options is None
-    call = app.named("work", headers={"name": "value"}).bind()
+    call = app.task_by_name("work", headers={"name": "value"}).bind()
     assert call.headers == {"name": "value"} and "value" not in repr(call)
-    assert app.named("work").using(headers=None).bind().new.options is None
+    assert app.task_by_name("work").options(headers=None).bind().new.options is None
 
 
 def test_a_hook_adds_headers_to_every_call(app: Holdfast) -> None:
@@ -57,13 +57,13 @@ def test_a_hook_adds_headers_to_every_call(app: Holdfast) -> None:
 
     async def in_request() -> list[str]:
         REQUEST.set("r2")
-        one = await work.using(timeout=9.0).aenqueue()
+        one = await work.options(timeout=9.0).aenqueue()
         await app.aenqueue_many(work.bind() for _ in range(2))
         return [one.id]
 
-    given = work.using(headers={"request_id": "mine", "private": "x"}).enqueue()
+    given = work.options(headers={"request_id": "mine", "private": "x"}).enqueue()
     REQUEST.set("r1")
-    named = app.named("work").enqueue()
+    named = app.task_by_name("work").enqueue()
     app.enqueue_many([work.bind()])
     [timed] = asyncio.run(in_request())
     ids = sorted(job.headers["request_id"] for job in app.jobs())
@@ -106,7 +106,7 @@ def test_a_repeated_call_keeps_the_first_headers_and_a_failing_hook_stores_nothi
 def test_headers_are_bounded_text_and_no_message_shows_a_value(memory_app: Holdfast, headers: Any, told: str) -> None:
     work = with_task(memory_app)
     with pytest.raises(ConfigurationError, match=told) as refused:
-        work.using(headers=headers)
+        work.options(headers=headers)
     assert "secret" not in str(refused.value)
 
     @memory_app.on_enqueue
@@ -121,12 +121,12 @@ def test_headers_are_bounded_text_and_no_message_shows_a_value(memory_app: Holdf
 def test_headers_added_by_two_steps_are_bounded_together(memory_app: Holdfast) -> None:
     half = {str(n): "" for n in range(HEADERS_MAX)}
     with pytest.raises(ConfigurationError, match="at most"):
-        with_task(memory_app).using(headers=half).using(headers={"one": "more"})
+        with_task(memory_app).options(headers=half).options(headers={"one": "more"})
 
 
 def test_a_cron_entry_keeps_the_headers_of_its_call(memory_app: Holdfast) -> None:
     work = with_task(memory_app)
-    memory_app.cron.add("nightly", work.using(headers={"tenant": "acme"}).bind(), cron="0 3 * * *")
+    memory_app.cron.add("nightly", work.options(headers={"tenant": "acme"}).bind(), cron="0 3 * * *")
     assert memory_app.cron.run_now("nightly").refresh().headers == {"tenant": "acme"}
 
 
@@ -146,7 +146,7 @@ def test_headers_go_through_the_callers_own_connection(tmp_path: Path) -> None:
 
 def test_operators_change_a_job_and_its_headers_stay(sqlite_app: Holdfast) -> None:
     app = sqlite_app
-    job = with_task(app).using(headers={"tenant": "acme"}).enqueue()
+    job = with_task(app).options(headers={"tenant": "acme"}).enqueue()
     app.bury(job)
     app.dead.revive(job.id, args={"fail": False})
     assert app.retry(app.cancel(job)).headers == {"tenant": "acme"}

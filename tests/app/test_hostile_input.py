@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.cli.main import main
-from holdfast.errors import ArgumentsRejected, ConfigurationError
+from holdfast.errors import ConfigurationError, InvalidArguments
 from holdfast.names import visible, visible_json
 
 DIGITS = "9" * 5000
@@ -60,8 +60,8 @@ def nested(levels: int) -> object:
 @pytest.mark.parametrize("levels", [66, 900, 60_000])
 def test_arguments_nested_too_deep_are_rejected(levels: int) -> None:
     app = Holdfast("memory://")
-    for call in (app.task(name="t")(lambda x: None).bind, app.named("u").bind):
-        with pytest.raises(ArgumentsRejected, match="nested"):
+    for call in (app.task(name="t")(lambda x: None).bind, app.task_by_name("u").bind):
+        with pytest.raises(InvalidArguments, match="nested"):
             call(nested(levels))
 
 
@@ -71,11 +71,11 @@ def test_arguments_nested_too_deep_are_rejected(levels: int) -> None:
         lambda app: app.queue("q", rate=f"{DIGITS}/s"),
         lambda app: app.queue("q", rate=f"1/{DIGITS}s"),
         lambda app: app.queue("q", limit=-HUGE),
-        lambda app: app.queues.limit("q", None, rate=f"{DIGITS}/s"),
-        lambda app: app.named("t", delay=HUGE),
+        lambda app: app.queues.limit("q", rate=f"{DIGITS}/s"),
+        lambda app: app.task_by_name("t", delay=HUGE),
         lambda app: RetryPolicy(limit=-HUGE),
         lambda app: RetryPolicy(factor=HUGE),
-        lambda app: app.named("t", at=datetime(2030, 1, 1, tzinfo=Nowhere())),
+        lambda app: app.task_by_name("t", at=datetime(2030, 1, 1, tzinfo=Nowhere())),
         lambda app: app.cron.backfill("e", datetime(2030, 1, 1, tzinfo=Nowhere()), datetime.now(UTC)),
         lambda app: app.cron("*/999999999999 * * * *"),
         lambda app: app.cron(f"*/{DIGITS} * * * *"),
@@ -99,7 +99,7 @@ def test_marked_up_text_is_taken_as_text(store: str, tmp_path: Path) -> None:
     app = Holdfast("memory://" if store == "memory" else f"sqlite:///{tmp_path}/j.db")
     task = app.task(name=Markup("t"))(_say)
     keep: Any = Markup("keep")
-    using = task.using(id=Markup("i"), queue=Markup("q"), group=Markup("g"), key=Markup("k"), on_conflict=keep)
+    using = task.options(id=Markup("i"), queue=Markup("q"), group=Markup("g"), key=Markup("k"), on_conflict=keep)
     job = using.enqueue(Markup("x"))
     names: dict[str, Any] = {
         "queue": Markup("q"),
@@ -112,7 +112,7 @@ def test_marked_up_text_is_taken_as_text(store: str, tmp_path: Path) -> None:
     app.pause(queue=Markup("p"), reason=Markup("r"), by=Markup("b"))
     app.work(["q"], drain=True)
     assert job.refresh().state == "succeeded"
-    app.bury(app.named("t").using(delay=60).enqueue("x"), reason=Markup("r"))
+    app.bury(app.task_by_name("t").options(delay=60).enqueue("x"), reason=Markup("r"))
     assert [letter.reason for letter in app.dead.list(reason=Markup("bury"))] == ["bury"]
     assert not app.audit().violations
     app.close()
@@ -158,7 +158,7 @@ def test_no_command_prints_marks_that_a_name_or_a_handler_brought(
         raise evil(STEERING)
 
     app.task(name="t\u202ex", retry=0)(fail)
-    app.named("t\u202ex").using(id="i\u202e", queue="q\u2066", group="g\u200b", key="k\u200b").enqueue()
+    app.task_by_name("t\u202ex").options(id="i\u202e", queue="q\u2066", group="g\u200b", key="k\u200b").enqueue()
     app.pause(queue="p\u202e", reason=STEERING)
     app.work(["q\u2066"], drain=True)
     app.close()

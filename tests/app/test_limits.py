@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import RESET, UNLIMITED, Holdfast
 from holdfast.errors import ConfigurationError
-from holdfast.rates import NO_RATE, UNLIMITED, Rate
+from holdfast.rates import NO_RATE, Rate
+from holdfast.rates import UNLIMITED as NO_LIMIT
 from holdfast.records import TaskRule
 
 
@@ -20,20 +21,20 @@ def test_an_operators_word_on_a_queue_stands_beside_the_declared_one(app: Holdfa
     assert (mail.limit, mail.rate) == (5, Rate(100, 60.0))
     assert mail.override is not None
     assert (mail.override.limit, mail.override.rate) == (2, Rate(1, 1.0))
-    app.queues.limit("mail", rate=None)
+    app.queues.limit("mail", rate=RESET)
     [mail] = app.queues.list()
     assert mail.override is not None
     assert (mail.override.limit, mail.override.rate) == (2, None)
-    asyncio.run(app.queues.alimit("mail", limit=None))
+    asyncio.run(app.queues.alimit("mail", limit=RESET))
     assert app.queues.list()[0].override is None
 
 
 def test_a_lifted_limit_is_none(app: Holdfast) -> None:
     app.queue("mail", limit=1, rate="1/h")
-    app.queues.limit("mail", "none", rate="none")
+    app.queues.limit("mail", UNLIMITED, rate=UNLIMITED)
     override = app.queues.list()[0].override
     assert override is not None
-    assert (override.limit, override.rate) == (UNLIMITED, NO_RATE)
+    assert (override.limit, override.rate) == (NO_LIMIT, NO_RATE)
 
     @app.task(name="send", queue="mail")
     def send(n: int) -> int:
@@ -48,7 +49,7 @@ def test_groups_and_tasks_are_limited_the_same_way(app: Holdfast) -> None:
     app.groups.limit("mail", "ann", 2, rate="5/s")
     group = app.groups.get("mail", "ann")
     assert (group.limit, group.override, group.rate) == (2, 2, Rate(5, 1.0))
-    asyncio.run(app.groups.alimit("mail", "ann", rate=None))
+    asyncio.run(app.groups.alimit("mail", "ann", rate=RESET))
     assert app.groups.get("mail", "ann").rate is None
 
     @app.task(name="pdf", limit=2)
@@ -96,7 +97,7 @@ def test_a_worker_declares_its_tasks_and_the_latest_word_wins(app: Holdfast) -> 
     assert rules == {
         name: TaskRule(name=name, limit=3, rate=Rate(100, 1.0), retain_count=5) for name in ("old", "send")
     }
-    object.__setattr__(send, "options", send.options.changed(limit=None, rate=None, retain_count=None))
+    object.__setattr__(send, "defaults", send.defaults.changed(limit=None, rate=None, retain_count=None))
     app.work(drain=True)
     assert [task for task in app.tasks.list() if task.declared] == []
 

@@ -138,7 +138,7 @@ def test_a_middleware_may_translate_an_exception_or_decide_without_the_handler(m
         calls.append(1)
         raise KeyError("row")
 
-    later, dead = look.using(key="later").enqueue(), look.enqueue()
+    later, dead = look.options(key="later").enqueue(), look.enqueue()
     app.work(drain=True)
     assert later.refresh().state is State.SCHEDULED
     assert (dead.refresh().state, dead.failures, calls) == (State.DEAD, 0, [1])
@@ -177,7 +177,7 @@ def test_a_handler_that_did_not_run_exactly_once_is_a_failure(
         def work() -> None:
             calls.append(1)
 
-    job = run(app, app.named("work").enqueue().id)
+    job = run(app, app.task_by_name("work").enqueue().id)
     assert job.state is State.DEAD and job.error is not None
     assert told in job.error.text and calls == ([1] if wrong is twice else [])
 

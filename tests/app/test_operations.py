@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import DeadLetter, Holdfast, Job, RetryPolicy, State
+from holdfast import RESET, DeadLetter, Holdfast, Job, RetryPolicy, State
 from holdfast.app import Holdfast as App
 from holdfast.errors import ConfigurationError, JobNotFound, StateConflict
 from holdfast.job import Job as JobClass
@@ -25,6 +25,7 @@ WITHOUT_TWIN = {
         "find_task",
         "include",
         "named",
+        "task_by_name",
         "queue",
         "queue_rules",
         "task_rules",
@@ -42,11 +43,12 @@ WITHOUT_TWIN = {
         "aim",
         "bind",
         "using",
+        "options",
         "decode",
         "encode",
         "decode_value",
     ),
-    *("around", "configure", "on_enqueue", "on_shutdown", "on_startup"),
+    *("around", "configure", "eager", "on_enqueue", "on_shutdown", "on_startup"),
     *("app", "include_in", "args_bytes_max", "enqueued", "assert_enqueued", "refute_enqueued"),
     *("assert_not_enqueued", "commit", "eager", "pending"),
 }
@@ -77,9 +79,9 @@ def test_every_sync_method_has_a_twin_with_the_same_parameters(kind: type) -> No
 
 
 def test_jobs_are_found_by_text_by_filters_and_lazily(app: Holdfast) -> None:
-    send, other = app.named("send", queue="mail"), app.named("other")
+    send, other = app.task_by_name("send", queue="mail"), app.task_by_name("other")
     app.enqueue_many(send.bind(n=n) for n in range(450))
-    app.enqueue_many(other.using(delay=60, key=f"k{n}", group="g").bind() for n in range(3))
+    app.enqueue_many(other.options(delay=60, key=f"k{n}", group="g").bind() for n in range(3))
     assert sum(1 for _ in app.jobs()) == 453
     assert [job.args["n"] for job in app.jobs("queue:mail", limit=250)] == list(range(449, 199, -1))
     assert len(list(app.jobs("state:scheduled task:other"))) == 3
@@ -102,7 +104,7 @@ def test_jobs_are_found_by_text_by_filters_and_lazily(app: Holdfast) -> None:
 
 
 def test_one_job_is_cancelled_run_now_buried_and_retried(app: Holdfast) -> None:
-    scheduled = [app.named("x").using(delay=60).enqueue() for _ in range(3)]
+    scheduled = [app.task_by_name("x").options(delay=60).enqueue() for _ in range(3)]
     assert app.cancel(scheduled[0]).state == "cancelled"
     assert app.cancel(scheduled[0].id).state == "cancelled"
     assert app.run_now(scheduled[1].id).state == "ready"
@@ -123,7 +125,7 @@ def test_one_job_is_cancelled_run_now_buried_and_retried(app: Holdfast) -> None:
 
 def test_the_twins_do_the_same(app: Holdfast) -> None:
     async def main() -> None:
-        jobs = [await app.named("x").using(delay=60).aenqueue() for _ in range(3)]
+        jobs = [await app.task_by_name("x").options(delay=60).aenqueue() for _ in range(3)]
         assert (await app.acancel(jobs[0])).state == "cancelled"
         assert (await app.arun_now(jobs[1])).state == "ready"
         assert (await app.abury(jobs[2], "no")).state == "dead"
@@ -172,7 +174,7 @@ def test_dead_letters_are_listed_revived_and_discarded(app: Holdfast) -> None:
 
 
 def test_pausing_says_what(app: Holdfast) -> None:
-    app.named("x").using(group="g").enqueue()
+    app.task_by_name("x").options(group="g").enqueue()
     app.pause(queue="default", group="g", reason="why")
     pause = app.groups.get("default", "g").pause
     assert pause is not None
@@ -225,7 +227,7 @@ def test_counts_name_every_state(app: Holdfast) -> None:
     assert app.counts() == {}
     assert set(app.counts("mail")) == {"mail"}
     assert set(app.counts("mail")["mail"]) == set(State)
-    app.named("x", queue="mail").enqueue()
+    app.task_by_name("x", queue="mail").enqueue()
     assert app.counts()["mail"]["ready"] == 1
     assert app.counts()["mail"]["dead"] == 0
 
@@ -245,7 +247,7 @@ def test_queue_rules_are_declared_at_first_use_and_when_they_change(app: Holdfas
     app.queue("mail", group_limit=2, group_order="relaxed")
     app.groups.limit("mail", "ann", 4)
     assert app.groups.get("mail", "ann").limit == 4
-    app.groups.limit("mail", "ann", None)
+    app.groups.limit("mail", "ann", RESET)
     assert app.groups.get("mail", "ann").limit == 2
     assert [queue.name for queue in app.queues.list() if queue.declared] == ["mail"]
 

@@ -112,13 +112,13 @@ def test_a_pause_says_who_paused(app: Holdfast) -> None:
 
 def test_dead_letters_are_found_by_the_beginning_of_their_id(app: Holdfast) -> None:
     for id in ("aa1", "aa2", "b1"):
-        app.bury(app.named("x", id=id).enqueue())
+        app.bury(app.task_by_name("x", id=id).enqueue())
     assert {letter.id for letter in app.dead.list(id_prefix="aa")} == {"aa1", "aa2"}
     assert [letter.id for letter in asyncio.run(app.dead.alist(id_prefix="b"))] == ["b1"]
 
 
 def test_an_app_without_tasks_does_not_claim_that_a_task_is_missing(memory_app: Holdfast) -> None:
-    job = memory_app.named("far").enqueue()
+    job = memory_app.task_by_name("far").enqueue()
     without = memory_app.explain(job)
     assert not any("far" in sentence for sentence in without.reasons)
     assert memory_app.explain(job, tasks=["far"]) == without
@@ -142,6 +142,6 @@ def test_an_aimed_app_keeps_its_tasks_and_queues_and_can_be_put_back(memory_app:
 
 
 def test_a_dump_holds_everything(memory_app: Holdfast) -> None:
-    job = memory_app.named("far").enqueue()
+    job = memory_app.task_by_name("far").enqueue()
     assert job.id in str(memory_app.dump())
     assert memory_app.dump() == asyncio.run(memory_app.adump())

@@ -91,7 +91,7 @@ def test_a_result_is_waited_for_through_retries(app: Holdfast) -> None:
 
 
 def test_a_wait_that_is_too_short_says_the_state(app: Holdfast) -> None:
-    job = app.named("nobody").using(delay=60).enqueue()
+    job = app.task_by_name("nobody").options(delay=60).enqueue()
     for timeout in (0, 0.01):
         with pytest.raises(WaitTimedOut) as caught:
             job.result(timeout=timeout)
@@ -107,7 +107,7 @@ def test_a_wait_says_when_nobody_serves_the_queue(app: Holdfast) -> None:
     async def mail() -> None:
         return None
 
-    job = app.named("nobody", queue="reports").enqueue()
+    job = app.task_by_name("nobody", queue="reports").enqueue()
     with pytest.raises(WaitTimedOut, match=r"No live worker serves queue 'reports'\. Start one: `holdfast work"):
         job.result(timeout=0)
 
@@ -115,7 +115,7 @@ def test_a_wait_says_when_nobody_serves_the_queue(app: Holdfast) -> None:
         async with app.worker(["mail"]):
             with pytest.raises(WaitTimedOut) as other:
                 await job.aresult(timeout=0)
-            served = await app.named("nobody", queue="mail").using(delay=60).aenqueue()
+            served = await app.task_by_name("nobody", queue="mail").options(delay=60).aenqueue()
             with pytest.raises(WaitTimedOut) as caught:
                 await served.aresult(timeout=0)
             assert "live workers serve mail" in other.value.why
@@ -133,7 +133,7 @@ def test_a_dead_a_cancelled_and_a_gone_job_raise(app: Holdfast) -> None:
     def giving_up() -> None:
         raise Bury("no such user")
 
-    died, buried, cancelled = poison.enqueue(), giving_up.enqueue(), poison.using(delay=60).enqueue()
+    died, buried, cancelled = poison.enqueue(), giving_up.enqueue(), poison.options(delay=60).enqueue()
     assert cancelled.cancel() is cancelled
     assert cancelled.state == "cancelled"
     app.work(drain=True)
@@ -145,7 +145,7 @@ def test_a_dead_a_cancelled_and_a_gone_job_raise(app: Holdfast) -> None:
     assert caught.value.reason == "bury"
     with pytest.raises(JobCancelled):
         cancelled.result(timeout=5)
-    unknown = app.named("x").bind()
+    unknown = app.task_by_name("x").bind()
     job = app.enqueue(unknown)
     gone = type(job)(app, job._record.__class__(**{**_fields(job._record), "id": "gone"}))
     with pytest.raises(ResultGone):
@@ -160,7 +160,7 @@ def test_a_result_that_is_no_json_is_a_typed_error(app: Holdfast, registered: bo
     def returns() -> int:
         return 1
 
-    job = app.named("returns" if registered else "nobody's").enqueue()
+    job = app.task_by_name("returns" if registered else "nobody's").enqueue()
     record = structs.replace(job._record, id="odd", state=State.SUCCEEDED, value=b"\xff{")
     with pytest.raises(BackendError, match="result of job odd cannot be read"):
         app._finished(record)
@@ -174,7 +174,7 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def test_refresh_reads_again_and_answers_itself(app: Holdfast) -> None:
-    job = app.named("x").using(delay=60).enqueue()
+    job = app.task_by_name("x").options(delay=60).enqueue()
     app.run_now(job)
     assert job.state == "scheduled"
     assert job.refresh() is job
@@ -190,7 +190,7 @@ def test_refresh_reads_again_and_answers_itself(app: Holdfast) -> None:
 
 
 def test_a_job_shows_neither_arguments_nor_results(app: Holdfast) -> None:
-    call = app.named("x").bind(pin="hunter2")
+    call = app.task_by_name("x").bind(pin="hunter2")
     job = app.enqueue(call)
     assert "hunter2" not in f"{call!r} {job!r} {app.jobs()!r}"
     assert job.id in repr(job)
@@ -206,7 +206,7 @@ def test_per_call_options_reach_the_worker(app: Holdfast) -> None:
         raise RuntimeError("no")
 
     failing.enqueue("task")
-    failing.using(retry=RetryPolicy.fixed(0, limit=2)).enqueue("call")
+    failing.options(retry=RetryPolicy.fixed(0, limit=2)).enqueue("call")
 
     async def main() -> None:
         async with app.worker():
@@ -219,7 +219,7 @@ def test_per_call_options_reach_the_worker(app: Holdfast) -> None:
 
 
 def test_a_timeout_is_a_duration_as_everywhere(app: Holdfast) -> None:
-    job = app.named("nobody runs it").enqueue()
+    job = app.task_by_name("nobody runs it").enqueue()
     assert Job.result.__annotations__["timeout"] == Job.aresult.__annotations__["timeout"] == "Duration | None"
     with pytest.raises(WaitTimedOut) as caught:
         job.result(timeout=timedelta(milliseconds=1))

@@ -89,7 +89,7 @@ def test_what_was_enqueued_is_asserted(user_app: Holdfast) -> None:
 def test_time_moves_only_when_told(user_app: Holdfast) -> None:
     send = user_app.tasks["send"]
     with sandbox(user_app, start=1_800_000_000.0) as box:
-        later = send.using(delay=3600).enqueue("later")
+        later = send.options(delay=3600).enqueue("later")
         assert later.due_at.timestamp() == 1_800_003_600.0
         flaky = send.enqueue("flaky")
         assert box.drain().left == 2
@@ -105,7 +105,7 @@ def test_time_moves_only_when_told(user_app: Holdfast) -> None:
 
 def test_one_job_is_run_although_it_is_not_due(user_app: Holdfast) -> None:
     with sandbox(user_app) as box:
-        job = user_app.tasks["send"].using(delay=60).enqueue("ann")
+        job = user_app.tasks["send"].options(delay=60).enqueue("ann")
         assert box.run(job) is job
         assert job.value == "hi"
 
@@ -115,7 +115,7 @@ def test_it_works_inside_a_running_loop(user_app: Holdfast) -> None:
 
     async def main() -> None:
         with sandbox(user_app) as box:
-            job = await send.using(delay=5).aenqueue("ann")
+            job = await send.options(delay=5).aenqueue("ann")
             box.assert_enqueued(send, to="ann", count=1)
             with pytest.raises(ConfigurationError, match="adrain"):
                 box.drain()
@@ -123,7 +123,7 @@ def test_it_works_inside_a_running_loop(user_app: Holdfast) -> None:
             box.clock.advance(5)
             assert (await box.adrain()).succeeded == 1
             assert await job.aresult(0) == "hi"
-            assert (await box.arun(await send.using(delay=9).aenqueue("bob"))).state == "succeeded"
+            assert (await box.arun(await send.options(delay=9).aenqueue("bob"))).state == "succeeded"
 
     asyncio.run(main())
 

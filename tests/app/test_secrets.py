@@ -65,7 +65,7 @@ def test_a_url_taken_apart_shows_no_password(form: str) -> None:
             shown = [*texts_of(error)]
         else:
             address = parse_url(app.url)
-            shown = [repr(app), str(app), app.safe_url, repr(address), address.store_name, repr(app.named("t"))]
+            shown = [repr(app), str(app), app.safe_url, repr(address), address.store_name, repr(app.task_by_name("t"))]
         assert not any(MARK in text for text in shown), (password, shown)
 
 

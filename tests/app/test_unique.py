@@ -84,8 +84,8 @@ def test_keep_last_has_one_running_and_one_waiting_with_the_newest_arguments(mem
 def test_a_global_key_holds_over_queues(memory_app: Holdfast) -> None:
     save, _ = seen_by(memory_app, key_scope="global")
     first = save.enqueue(1)
-    assert save.using(queue="other").enqueue(2).id == first.id
-    assert save.using(queue="other", key_scope="queue").enqueue(2).created
+    assert save.options(queue="other").enqueue(2).id == first.id
+    assert save.options(queue="other", key_scope="queue").enqueue(2).created
 
 
 def test_until_started_the_next_call_makes_a_job_while_the_first_runs(memory_app: Holdfast) -> None:
@@ -100,10 +100,10 @@ def test_until_started_the_next_call_makes_a_job_while_the_first_runs(memory_app
 def test_a_debounced_call_takes_no_time_of_its_own(memory_app: Holdfast) -> None:
     save, _ = seen_by(memory_app, on_conflict="debounce", wait=10)
     with pytest.raises(ConfigurationError, match="Leave out delay="):
-        save.using(delay=5)
-    assert save.using(key=None, delay=5).enqueue(1).created
+        save.options(delay=5)
+    assert save.options(key=None, delay=5).enqueue(1).created
     with pytest.raises(ConfigurationError, match="belongs to the task"):
-        save.using(limit=3)
+        save.options(limit=3)
 
 
 def test_expired_jobs_are_buried_or_dropped_as_chosen(memory_app: Holdfast) -> None:
@@ -112,7 +112,7 @@ def test_expired_jobs_are_buried_or_dropped_as_chosen(memory_app: Holdfast) -> N
 
     with sandbox(memory_app) as box:
         buried = late.enqueue()
-        dropped = late.using(on_expire="drop").enqueue()
+        dropped = late.options(on_expire="drop").enqueue()
         box.clock.advance(6)
         box.drain()
         assert (buried.refresh().state, buried.reason) == (State.DEAD, "expired")

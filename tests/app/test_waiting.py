@@ -56,7 +56,7 @@ def test_a_thousand_waiting_callers_are_one_look(memory_app: Holdfast, monkeypat
 
 
 def test_a_wait_of_no_time_looks_once(memory_app: Holdfast) -> None:
-    done, late = memory_app.named("x").enqueue(), memory_app.named("x").using(delay=60).enqueue()
+    done, late = memory_app.task_by_name("x").enqueue(), memory_app.task_by_name("x").options(delay=60).enqueue()
     memory_app.cancel(done)
     with pytest.raises(WaitTimedOut) as caught:
         late.result(timeout=0)
@@ -70,7 +70,7 @@ def test_a_wait_of_no_time_looks_once(memory_app: Holdfast) -> None:
 def test_what_fails_while_looking_is_told_to_all_and_the_next_wait_looks_again(
     memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = memory_app.named("x").using(delay=60).enqueue()
+    job = memory_app.task_by_name("x").options(delay=60).enqueue()
     counted = Counted(memory_app, monkeypatch)
     counted.fault = BackendUnavailable("away")
 
@@ -84,7 +84,7 @@ def test_what_fails_while_looking_is_told_to_all_and_the_next_wait_looks_again(
 
 
 def test_a_job_that_is_gone_says_so_and_a_cancelled_wait_leaves_nothing(memory_app: Holdfast) -> None:
-    job = memory_app.named("x").using(delay=60).enqueue()
+    job = memory_app.task_by_name("x").options(delay=60).enqueue()
 
     async def main() -> None:
         wait = asyncio.ensure_future(job.aresult())

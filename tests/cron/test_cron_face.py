@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, EntryNotFound, Holdfast, State, Tasks
+from holdfast import Context, CronEntryNotFound, Holdfast, State, TaskRouter
 from holdfast.cron.api import Cron
 from holdfast.errors import ConfigurationError
 from holdfast.testing import sandbox
@@ -88,7 +88,7 @@ def test_what_cannot_be_called_so_is_refused_where_it_is_declared(app: Holdfast)
 
 
 def test_included_tasks_can_have_entries(app: Holdfast) -> None:
-    tasks = Tasks()
+    tasks = TaskRouter()
 
     @tasks.task(name="shared")
     def shared() -> None: ...
@@ -117,7 +117,7 @@ def test_an_entry_made_at_run_time_lives_in_the_store(app: Holdfast) -> None:
         assert app.cron.remove("ann").name == "ann"
         assert [entry.name for entry in app.cron.list()] == ["bob"]
         for call in (app.cron.get, app.cron.remove, app.cron.pause, app.cron.resume, app.cron.run_now, app.cron.next):
-            with pytest.raises(EntryNotFound):
+            with pytest.raises(CronEntryNotFound):
                 call("ann")
 
 
@@ -316,6 +316,6 @@ def test_entries_make_jobs_of_tasks_and_calls_only(app: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match="of a str"):
         app.cron.add("x", "report", every=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="transaction"):
-        app.cron.add("x", report.using(connection=object()).bind(), every=5)
+        app.cron.add("x", report.options(connection=object()).bind(), every=5)
     with pytest.raises(ConfigurationError, match="due at their ticks"):
-        app.cron.add("x", report.using(delay=5).bind(), every=5)
+        app.cron.add("x", report.options(delay=5).bind(), every=5)

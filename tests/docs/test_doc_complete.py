@@ -33,11 +33,22 @@ API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 OPTIONS = DOCS / "reference" / "options.md"
 
 RULES = ("queue_rules", "task_rules", "cron_entries")
+FORMER = {"named", "using"}  # old spellings, on the upgrading page
 # What the engine alone uses of these classes; users have no business with it.
 ENGINE_ONLY = {
     "Holdfast": {"aim", "backend", "clock", "dump", "hooks", "hub", "open_backend", *RULES},
     "Entry": {"of"},
-    "Task": {"args_bytes_max", "codec", "decode", "decode_value", "encode", "include_in", "is_async", "wants_context"},
+    "Task": {
+        "using",
+        "args_bytes_max",
+        "codec",
+        "decode",
+        "decode_value",
+        "encode",
+        "include_in",
+        "is_async",
+        "wants_context",
+    },
     "BoundCall": {"connection", "new"},
     "DeadLetter": {"of"},
 }
@@ -50,7 +61,7 @@ def public(kind: type) -> set[str]:
     }
     names = {name for name in dir(kind) if not name.startswith("_")} | fields
     twins = {f"a{name}" for name in names}
-    return names - twins - ENGINE_ONLY.get(kind.__name__, set())
+    return names - twins - FORMER - ENGINE_ONLY.get(kind.__name__, set())
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)

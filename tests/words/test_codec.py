@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from holdfast import Holdfast
 from holdfast.codec import DEPTH_MAX, Codec, encode_unseen, read_parameters
 from holdfast.context import Context
-from holdfast.errors import ArgumentsRejected, ConfigurationError
+from holdfast.errors import ConfigurationError, InvalidArguments, InvalidResult
 
 if TYPE_CHECKING:
     from somewhere import Unseen  # type: ignore[import-not-found]
@@ -68,7 +68,7 @@ def travel(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def refusal(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(ArgumentsRejected) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         travel(fn, *args, **kwargs)
     assert caught.value.task == "t"
     return str(caught.value)
@@ -236,7 +236,7 @@ def test_text_that_is_none_and_numbers_too_long_are_refused() -> None:
 def test_size_is_bounded_and_the_message_says_by_how_much() -> None:
     one = codec(one_of(str))
     assert len(one.encode({"value": "x" * 84}, 100)) == 96
-    with pytest.raises(ArgumentsRejected, match="take 112 bytes, at most 100"):
+    with pytest.raises(InvalidArguments, match="take 112 bytes, at most 100"):
         one.encode({"value": "x" * 100}, 100)
 
 
@@ -266,9 +266,9 @@ def test_a_parameter_that_is_gone_or_new_and_needed_is_refused_at_decode() -> No
 
     def needy(to: str, why: str) -> None: ...
 
-    with pytest.raises(ArgumentsRejected, match="unknown field `cc`"):
+    with pytest.raises(InvalidArguments, match="unknown field `cc`"):
         codec(new).decode(b'{"to": "ann", "cc": "bob"}')
-    with pytest.raises(ArgumentsRejected, match="missing required field `why`"):
+    with pytest.raises(InvalidArguments, match="missing required field `why`"):
         codec(needy).decode(b'{"to": "ann"}')
 
 
@@ -276,7 +276,7 @@ def test_a_parameter_that_is_gone_or_new_and_needed_is_refused_at_decode() -> No
 def test_stored_bytes_that_are_no_arguments_are_refused_at_decode(raw: bytes) -> None:
     def handler(to: str) -> None: ...
 
-    with pytest.raises(ArgumentsRejected):
+    with pytest.raises(InvalidArguments):
         codec(handler).decode(raw)
 
 
@@ -356,10 +356,10 @@ def test_a_result_is_bounded_and_rebuilt_by_the_return_annotation() -> None:
     raw = one.encode_value([Point(1)], LIMIT)
     assert one.decode_value(raw) == [Point(1)]
     assert one.decode_value(b'"something else"') == "something else"
-    with pytest.raises(ArgumentsRejected, match="result takes"):
+    with pytest.raises(InvalidResult, match="it takes"):
         one.encode_value("x" * 100, 50)
     for wrong in (float("nan"), object(), nested(DEPTH_MAX + 1), "\ud800"):
-        with pytest.raises(ArgumentsRejected, match="its result cannot be kept"):
+        with pytest.raises(InvalidResult, match="result of"):
             one.encode_value(wrong, LIMIT)
 
 
@@ -370,14 +370,14 @@ def test_a_producer_without_the_code_may_give_positions() -> None:
     assert one.decode(encode_unseen("t", (7,), {"color": True}, LIMIT)) == {"page": 7, "color": True}
     assert one.decode(encode_unseen("t", (), {"page": 7}, LIMIT)) == {"page": 7}
     for args, kwargs in (((7, "a4", 3), {}), ((7,), {"page": 8}), (("x",), {}), ((), {}), ((7,), {"cc": 1})):
-        with pytest.raises(ArgumentsRejected):
+        with pytest.raises(InvalidArguments):
             one.decode(encode_unseen("t", args, kwargs, LIMIT))
     for wrong in (float("nan"), object(), nested(DEPTH_MAX + 3)):
-        with pytest.raises(ArgumentsRejected):
+        with pytest.raises(InvalidArguments):
             encode_unseen("t", (wrong,), {}, LIMIT)
-    with pytest.raises(ArgumentsRejected, match="at most 10"):
+    with pytest.raises(InvalidArguments, match="at most 10"):
         encode_unseen("t", ("x" * 100,), {}, 10)
-    with pytest.raises(ArgumentsRejected):
+    with pytest.raises(InvalidArguments):
         one.decode(b'{"*": 5}')
 
 
@@ -469,7 +469,7 @@ def test_subclasses_of_plain_values_travel_as_plain_values() -> None:
     back = made.decode(made.encode(made.bind(values, {}), LIMIT))
     assert back == {"a": "m", "b": 3, "c": 1.5, "d": {"x": 2.5}, "e": ["n"]}
     assert [type(value) for value in back.values()] == [str, int, float, dict, list]
-    with pytest.raises(ArgumentsRejected, match="NaN"):
+    with pytest.raises(InvalidArguments, match="NaN"):
         made.encode(made.bind((*values[:2], Measured("nan"), *values[3:]), {}), LIMIT)
 
 
@@ -502,7 +502,7 @@ def test_what_would_arrive_as_something_else_is_refused(annotation: Any, value: 
 
     run.__annotations__["a"] = annotation
     made = codec(run)
-    with pytest.raises(ArgumentsRejected, match=why):
+    with pytest.raises(InvalidArguments, match=why):
         made.encode({"a": value}, LIMIT)
 
 
@@ -561,7 +561,7 @@ def test_what_would_arrive_as_something_else_is_refused_however_deep(kind: Any, 
     def fn(x: Any) -> None: ...
 
     fn.__annotations__ = {"x": kind}
-    with pytest.raises(ArgumentsRejected, match=fault):
+    with pytest.raises(InvalidArguments, match=fault):
         Holdfast("memory://").task(name="t")(fn).bind(value)
 
 

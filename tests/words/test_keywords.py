@@ -27,13 +27,16 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: asyncio.run(app.awork(slot=3)), r"app\.worker\(\) has no option 'slot'\. Did you mean slots"),
     (lambda: app.worker(renew=3), r"app\.worker\(\) has no option 'renew'\. .*renew_every"),
     (lambda: app.cron("* * * * *", jiter=1), r"app\.cron\(\) has no option 'jiter'\. Did you mean jitter"),
-    (lambda: app.cron.add("x", app.named("t").bind(), "* * * * *", zone=1), r"app\.cron\.add\(\) has no option 'zone'"),
+    (
+        lambda: app.cron.add("x", app.task_by_name("t").bind(), "* * * * *", zone=1),
+        r"app\.cron\.add\(\) has no option 'zone'",
+    ),
     (lambda: retry(limits=3), r"RetryPolicy\(\) has no option 'limits'\. Did you mean limit"),
     (lambda: retry.fixed(3, jiter=1), r"RetryPolicy\(\) has no option 'jiter'"),
     (lambda: revival(afterwards=3), r"Revival\(\) has no option 'afterwards'\. Did you mean after"),
     (lambda: Holdfast("memory://", import_=["x"]), r"Holdfast\(\) has no option 'import_'\. Did you mean imports"),  # type: ignore[call-arg]
     (lambda: app.task(retries=3)(task), r"no task option 'retries'\. Did you mean retry"),
-    (lambda: app.named("t").using(delays=3), r"\.using\(\) has no delays=\. Did you mean delay"),
+    (lambda: app.task_by_name("t").options(delays=3), r"\.options\(\) has no delays=\. Did you mean delay"),
 ]
 
 

@@ -14,7 +14,7 @@ from holdfast.hooks import Hooks
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
 from holdfast.records import CronEntry, JobRecord, QueueRule, TaskRule
-from holdfast.task import Tasks
+from holdfast.task import TaskRouter
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 
 WAIT_SECONDS = 60
@@ -87,7 +87,7 @@ class Listener:
         return await asyncio.wait_for(self._queue.get(), WAIT_SECONDS)
 
 
-class WorkerApp(Tasks):
+class WorkerApp(TaskRouter):
     """What a worker needs of an app."""
 
     def __init__(self, make: Callable[[], Backend]) -> None:
@@ -116,7 +116,7 @@ class WorkerApp(Tasks):
         return self.rules
 
     def task_rules(self) -> list[TaskRule]:
-        return [rule for task in self.tasks.values() for rule in task.options.rules()]
+        return [rule for task in self.tasks.values() for rule in task.defaults.rules()]
 
     def cron_entries(self) -> list[CronEntry]:
         return self.entries

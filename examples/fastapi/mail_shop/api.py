@@ -95,9 +95,9 @@ async def place_order(new: NewOrder, session: Session) -> Stored:
         order = Order(tenant=new.tenant, email=new.email, amount=new.amount)
         session.add(order)
         await session.flush()  # gives the order its id
-        stored: list[Job[Any]] = [await send_receipt.using(connection=session).aenqueue(new.tenant, order.id)]
+        stored: list[Job[Any]] = [await send_receipt.options(connection=session).aenqueue(new.tenant, order.id)]
         if new.webhook is not None:
-            call = deliver_webhook.using(connection=session)
+            call = deliver_webhook.options(connection=session)
             stored.append(await call.aenqueue(new.tenant, new.webhook, order.id))
         if new.amount <= 0:
             raise HTTPException(422, "the amount must be positive")  # rolls back the order and its jobs

@@ -35,7 +35,7 @@ def upload() -> tuple[Response, int]:
     """Take an image (binary PPM) and make its thumbnail later."""
     name = uuid.uuid4().hex
     (Path(current_app.config["MEDIA"]) / f"{name}.ppm").write_bytes(request.get_data())
-    job = shrink.using(key=name).enqueue(name, width=int(request.args.get("width", 64)))
+    job = shrink.options(key=name).enqueue(name, width=int(request.args.get("width", 64)))
     return jsonify(job=job.id, image=name), 202
 
 

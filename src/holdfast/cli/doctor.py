@@ -87,9 +87,9 @@ def _app_facts(session: Session, code: Holdfast) -> AppFacts:
     tasks = code.tasks
     return AppFacts(
         name=session.app_name,
-        tasks={name: task.options.queue for name, task in tasks.items()},
-        aliases=frozenset(alias for task in tasks.values() for alias in task.options.aliases),
-        isolated=frozenset(task.options.queue for task in tasks.values() if task.options.isolation == "process"),
+        tasks={name: task.defaults.queue for name, task in tasks.items()},
+        aliases=frozenset(alias for task in tasks.values() for alias in task.defaults.aliases),
+        isolated=frozenset(task.defaults.queue for task in tasks.values() if task.defaults.isolation == "process"),
     )
 
 

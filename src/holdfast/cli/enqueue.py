@@ -109,13 +109,13 @@ def find_callee(
 ) -> tuple[Using[..., Any] | NamedTask, frozenset[str]]:
     """The task to enqueue with, and which of its parameters are text."""
     if not with_code:
-        return app.named(name, **settings), frozenset()
+        return app.task_by_name(name, **settings), frozenset()
     app.import_tasks()
     found = app.find_task(name)
     if found is None:
         hint = nearest(name, app.tasks).strip()
         raise CommandFailed(Exit.NOT_FOUND, str(TaskNotRegistered(name, tuple(app.tasks))), hint)
-    return found.using(**settings), _text_parameters(found)
+    return found.options(**settings), _text_parameters(found)
 
 
 def _text_parameters(task: Task[..., Any]) -> frozenset[str]:

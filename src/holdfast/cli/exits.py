@@ -47,7 +47,7 @@ WORDS = {
 # The first matching class decides, so more specific ones come first.
 CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (errors.JobNotFound, Exit.NOT_FOUND),
-    (errors.EntryNotFound, Exit.NOT_FOUND),
+    (errors.CronEntryNotFound, Exit.NOT_FOUND),
     (errors.ResultGone, Exit.NOT_FOUND),
     (errors.TaskNotRegistered, Exit.NOT_FOUND),
     (errors.BackendUnavailable, Exit.UNREACHABLE),

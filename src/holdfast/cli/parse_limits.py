@@ -11,6 +11,7 @@ import click
 
 from ..errors import ConfigurationError
 from ..options.checks import LIFTED
+from ..options.special import Special
 from ..rates import UNLIMITED, parse_rate
 
 RESET = "reset"  # how users write that an override is removed
@@ -57,7 +58,7 @@ class RateWord(WordType):
 
 def reset_or(word: Any) -> Any:
     """The value to pass to the app for a limit or rate given here."""
-    return None if word == RESET else word
+    return {RESET: Special.RESET, LIFTED: Special.UNLIMITED}.get(word, word)
 
 
 def limit_word(limit: int | None) -> str:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..clock import moment
 from ..context import Context
-from ..errors import BackendUnavailable, ConfigurationError, EntryNotFound
+from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound
 from ..job import BoundCall, Job, plain_args
 from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
@@ -239,7 +239,7 @@ class Cron:
         return await self._app._ado(self._list)
 
     def get(self, name: str) -> Entry:
-        """The entry with that name, or EntryNotFound."""
+        """The entry with that name, or CronEntryNotFound."""
         return self._view(self._app._do("cron.get", partial(get, _name(name))))
 
     async def aget(self, name: str) -> Entry:
@@ -395,10 +395,10 @@ async def find(backend: Backend, name: str) -> CronEntry | None:
 
 
 async def get(name: str, backend: Backend) -> CronEntry:
-    """The entry with that name, or EntryNotFound."""
+    """The entry with that name, or CronEntryNotFound."""
     entry = await find(backend, name)
     if entry is None:
-        raise EntryNotFound(name)
+        raise CronEntryNotFound(name)
     return entry
 
 
@@ -434,7 +434,7 @@ def _write(name: str, before: CronEntry | None, after: CronEntry | None, *jobs: 
 
 def _there(name: str, entry: CronEntry | None) -> CronEntry:
     if entry is None:
-        raise EntryNotFound(name)
+        raise CronEntryNotFound(name)
     return entry
 
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct
 
 from ..bulk import BulkResult
 from ..errors import HoldfastError
+from ..options import RESET, UNLIMITED
 from ..redact import HIDDEN
 from ..worker_status import Ask
 from .access import Refused, Role
@@ -243,8 +244,8 @@ def _said(text: str, kind: type) -> Any:
     """A limit as typed: empty leaves it as it is, `reset` goes back to the code's, `none` lifts it."""
     if not text:
         return UNSET
-    if text == "reset":
-        return None
+    if text in ("reset", "none"):
+        return RESET if text == "reset" else UNLIMITED
     return kind(text) if kind is str or (text.lstrip("-").isdecimal() and len(text) < 20) else text
 
 

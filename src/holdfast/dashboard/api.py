@@ -173,7 +173,7 @@ async def tasks(visit: Visit) -> list[d.TaskDocument]:
             d.TaskDocument(
                 name=name,
                 signature=None if known is None else signature(known.fn),
-                queue=None if known is None else known.options.queue,
+                queue=None if known is None else known.defaults.queue,
                 running=record.running if record else 0,
                 limit=limit_in_force(record.rule.limit, record.override) if record else None,
                 rate=None if rate is None else str(rate),

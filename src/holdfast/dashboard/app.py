@@ -32,8 +32,8 @@ from ..errors import (
     ArgumentsRejected,
     BackendUnavailable,
     ConfigurationError,
+    CronEntryNotFound,
     DuplicateJob,
-    EntryNotFound,
     HoldfastError,
     JobNotFound,
     OutcomeUnknown,
@@ -67,7 +67,7 @@ FIELDS_MAX = 2000
 SAID_COMMAND_MAX = 300  # characters of a command that is shown after an action
 STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
     ((BackendUnavailable, OutcomeUnknown), 503),
-    ((JobNotFound, EntryNotFound), 404),
+    ((JobNotFound, CronEntryNotFound), 404),
     ((ConfigurationError, ArgumentsRejected), 400),
     ((StateConflict, DuplicateJob), 409),
 )

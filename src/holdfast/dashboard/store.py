@@ -274,7 +274,7 @@ class Changes:
         await self._app.aresume(**target)
 
     async def limit(self, target: Mapping[str, str], limit: Any, rate: Any) -> None:
-        """Override a limit and a rate: a value, "none" to lift it, None to reset it, UNSET to leave it."""
+        """Override a limit and a rate: a value, UNLIMITED to lift it, RESET for the code's own, UNSET to leave it."""
         if "task" in target:
             await self._app.tasks.alimit(target["task"], limit, rate=rate)
         elif "group" in target:

@@ -17,7 +17,7 @@ from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from ..errors import EntryNotFound, HoldfastError, JobNotFound
+from ..errors import CronEntryNotFound, HoldfastError, JobNotFound
 from ..job import Job as StoredJob
 from ..job import plain_args
 from ..lifecycle import State
@@ -98,7 +98,7 @@ class StorePages(admin.ModelAdmin):
             if request.method == "POST":
                 return self._act(request, app, [object_id], request.path)
             facts, fitting = self.facts(app, object_id)
-        except (JobNotFound, EntryNotFound) as error:
+        except (JobNotFound, CronEntryNotFound) as error:
             raise Http404(str(error)) from None
         context = {
             **self._context(request, app, object_id),

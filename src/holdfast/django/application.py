@@ -114,7 +114,7 @@ class DjangoHoldfast(Holdfast):
 
     def served_queues(self) -> list[str] | None:
         """The queues a worker serves unless it is told otherwise; None: those of its tasks, as everywhere."""
-        own = {task.options.queue for task in self.tasks.values()}
+        own = {task.defaults.queue for task in self.tasks.values()}
         return sorted(own | self._queues_beside) if self._queues_beside - own else None
 
     def worker(self, queues: Any = None, **settings: Any) -> EmbeddedWorker:

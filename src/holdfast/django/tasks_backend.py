@@ -144,7 +144,7 @@ class TasksBackend(BaseTaskBackend):
         # The result normalises the arguments, and rejects what is not JSON, as Django's own backends do.
         result = self._result(task, "", enqueued_at=now, args=args, kwargs=kwargs)
         registered = self._registered(task)
-        call = registered.using(**settings, headers=headers).bind(args=result.args, kwargs=result.kwargs)
+        call = registered.options(**settings, headers=headers).bind(args=result.args, kwargs=result.kwargs)
         object.__setattr__(result, "id", call.id)
         return result, call
 

@@ -5,6 +5,8 @@ as float seconds; rates are given as text.
 """
 
 from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_limit, said_rate, whole
+from .grouped import Retention, Unique, ungrouped
+from .special import RESET, UNLIMITED, Special
 from .tasks import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
@@ -25,8 +27,10 @@ __all__ = [
     "COUNT_MAX",
     "LEASE_DEFAULT",
     "NO_KEY",
+    "RESET",
     "RESULT_BYTES_MAX",
     "SLOTS_DEFAULT",
+    "UNLIMITED",
     "Chooser",
     "Duration",
     "LogJobs",
@@ -34,7 +38,10 @@ __all__ = [
     "OnFence",
     "QueueOptions",
     "QueueOrder",
+    "Retention",
+    "Special",
     "TaskOptions",
+    "Unique",
     "WorkerOptions",
     "encode_call_options",
     "how_held",
@@ -43,5 +50,6 @@ __all__ = [
     "said_limit",
     "said_rate",
     "serial_group",
+    "ungrouped",
     "whole",
 ]

@@ -15,13 +15,14 @@ from msgspec import UNSET, UnsetType
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
-from ..names import check_queue, plain, shown
+from ..names import check_queue, plain, renamed, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
 from ..records import SHARDS_MAX, GroupOrder, QueueRule
+from .special import RESET, Special
 
 Duration = float | timedelta
 COUNT_MAX: Final = UNLIMITED  # for limits: more than any store holds, less than any store's integers
-LIFTED: Final = "none"  # how users write that a limit or a rate is lifted
+LIFTED: Final = "none"  # how people write on the command line that a limit or a rate is lifted
 
 
 def whole(value: object, what: str, least: int, most: int | None = None) -> int:
@@ -53,21 +54,32 @@ def optional_rate(value: object, what: str = "rate=") -> Rate | None:
 
 
 def said_limit(value: object, what: str) -> int | UnsetType | None:
-    """An operator's limit: a number, "none" to lift the declared one, None to reset to it, UNSET to leave it."""
-    if value is None or value is UNSET:
-        return value
-    if value == LIFTED:
+    """An operator's limit: a number, UNLIMITED to lift the declared one, RESET to go back to it, UNSET to leave it."""
+    value = _special(value)
+    if value is RESET or value is UNSET:
+        return None if value is RESET else UNSET
+    if value is Special.UNLIMITED:
         return UNLIMITED
     if isinstance(value, str):
-        raise ConfigurationError(f'{what} must be an int of at least 1, "none" or None, not {shown(value)}.')
+        raise ConfigurationError(f"{what} must be an int of at least 1, UNLIMITED or RESET, not {shown(value)}.")
     return whole(value, what, 1, COUNT_MAX)
 
 
 def said_rate(value: object, what: str) -> Rate | UnsetType | None:
     """An operator's rate, like `said_limit`."""
-    if value is None or value is UNSET:
-        return value
-    return NO_RATE if value == LIFTED else parse_rate(value, what)
+    value = _special(value)
+    if value is RESET or value is UNSET:
+        return None if value is RESET else UNSET
+    return NO_RATE if value is Special.UNLIMITED else parse_rate(value, what)
+
+
+def _special(value: object) -> object:
+    """The value, with former spellings as they are written now."""
+    if value is None or value == LIFTED:
+        new = RESET if value is None else Special.UNLIMITED
+        renamed(f"limit(…, {value!r})", f"limit(…, holdfast.{new!r})", stacklevel=6)
+        return new
+    return value
 
 
 # ----------------------------------------------------------------------------------------------------------------------

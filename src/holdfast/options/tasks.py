@@ -193,7 +193,9 @@ class TaskOptions:
     @classmethod
     def make(cls, **given: Any) -> TaskOptions:
         """Validate and normalise options as users pass them to `@app.task`."""
-        return cls().changed(**given)
+        from .grouped import ungrouped  # which knows this module
+
+        return cls().changed(**ungrouped(given))
 
     def changed(self, **given: Any) -> TaskOptions:
         """A validated copy with some options replaced. No key, or a new on_conflict, resets the dependent options."""

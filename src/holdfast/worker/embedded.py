@@ -125,7 +125,7 @@ class EmbeddedWorker:
             resources=resources,
         )
         keeper = self._keeper = self._make_keeper(self._make_runners(runner, to_keeper), reports)
-        isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]
+        isolated = [task.name for task in self._app.tasks.values() if task.defaults.isolation == "process"]
         if isolated:
             logs.not_isolated(isolated)
         if self._stops_before_start:
@@ -172,7 +172,7 @@ class EmbeddedWorker:
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
-        queues = options.queues or tuple(sorted({task.options.queue for task in app.tasks.values()}))
+        queues = options.queues or tuple(sorted({task.defaults.queue for task in app.tasks.values()}))
         if not queues:
             raise ConfigurationError(
                 "this worker has nothing to serve: no task is registered and no queue named. "
@@ -194,7 +194,7 @@ class EmbeddedWorker:
         return declared_by(self._app)
 
     def _task_names(self) -> list[str]:
-        return [name for task in self._app.tasks.values() for name in (task.name, *task.options.aliases)]
+        return [name for task in self._app.tasks.values() for name in (task.name, *task.defaults.aliases)]
 
     def _on_ready(self) -> None:
         if self._ready is not None and not self._ready.done():

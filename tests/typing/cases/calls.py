@@ -59,13 +59,13 @@ assert_type(fetch.enqueue("u"), Job[bytes])
 assert_type(with_context.enqueue("ann"), Job[str])
 assert_type(send.enqueue("ann", "hi").result(), str)
 assert_type(send.enqueue(to="ann", subject="hi"), Job[str])
-assert_type(send.using(delay=60, priority=5, key="k").enqueue("ann", "hi"), Job[str])
-assert_type(send.using(at=datetime.now(UTC)).using(group=lambda to: to).bind("ann", "hi"), BoundCall[str])
+assert_type(send.options(delay=60, priority=5, key="k").enqueue("ann", "hi"), Job[str])
+assert_type(send.options(at=datetime.now(UTC)).options(group=lambda to: to).bind("ann", "hi"), BoundCall[str])
 assert_type(included.enqueue(day=datetime.now(UTC)), Job[None])
 assert_type(app.enqueue(add.bind(1)), Job[int])
 assert_type(app.enqueue_many(add.bind(n) for n in range(3)), Enqueued)
 assert_type(app.dead.list(), list[DeadLetter])
-app.named("pdf.render", queue="pdf").enqueue(7, anything="goes")
+app.task_by_name("pdf.render", queue="pdf").enqueue(7, anything="goes")
 add.fn(1, 2)
 
 
@@ -99,10 +99,10 @@ with_context.enqueue(1)  # E: arg-type
 with_context.enqueue("ann", "bob")  # E: call-arg
 send.enqueue("ann")  # E: call-arg
 send.enqueue("ann", 7)  # E: arg-type
-send.using(delay=60).enqueue(7, "hi")  # E: arg-type
-send.using(delay="soon")  # E: arg-type
-send.using(colour="red")  # E: call-arg
-send.using(on_conflict="drop")  # E: arg-type
+send.options(delay=60).enqueue(7, "hi")  # E: arg-type
+send.options(delay="soon")  # E: arg-type
+send.options(colour="red")  # E: call-arg
+send.options(on_conflict="drop")  # E: arg-type
 included.enqueue(day="today")  # E: arg-type
 wrong: str = add.enqueue(1).result()  # E: assignment
 app.enqueue(add)  # E: arg-type

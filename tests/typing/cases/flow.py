@@ -59,10 +59,10 @@ app.groups.limit("mail", "ann", rate="5/s")
 app.tasks.limit(report, None)
 app.tasks.limit("report", rate=5)  # E: arg-type
 
-report.using(key="k", on_conflict="debounce", wait=5, wait_max=timedelta(minutes=1)).enqueue()
-report.using(key="k", on_conflict="throttle", window=60, key_scope="global").enqueue("monday")
-report.using(on_conflict="latest")  # E: arg-type
-report.using(limit=5)  # E: call-arg
+report.options(key="k", on_conflict="debounce", wait=5, wait_max=timedelta(minutes=1)).enqueue()
+report.options(key="k", on_conflict="throttle", window=60, key_scope="global").enqueue("monday")
+report.options(on_conflict="latest")  # E: arg-type
+report.options(limit=5)  # E: call-arg
 
 for step in app.follow("id"):
     assert_type(step, Step)

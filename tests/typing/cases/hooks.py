@@ -63,6 +63,6 @@ def work(ctx: Context) -> None:
     assert_type(ctx.resources, Resources)
 
 
-work.using(headers={"a": "b"}).enqueue()
-work.using(headers={"a": 1})  # E: dict-item
+work.options(headers={"a": "b"}).enqueue()
+work.options(headers={"a": 1})  # E: dict-item
 app.configure(url="memory://", imports=["shop"])

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 
-from holdfast import Context, Holdfast, RetryPolicy, Tasks
+from holdfast import Context, Holdfast, RetryPolicy, TaskRouter
 
 from .journal import Journal
 
 JOURNAL_VARIABLE = "HOLDFAST_DEMO_JOURNAL"
 QUEUE = "harbour"
 
-tasks = Tasks()
+tasks = TaskRouter()
 
 
 def _journal() -> Journal:

@@ -63,15 +63,15 @@ async def sync() -> None:
 async def enqueue_some(shop: Holdfast, rng: random.Random) -> None:
     """A moment's orders."""
     customer = rng.randint(4800, 4830)
-    calls = [shop.named("mail.send_receipt", queue="mail"), shop.named("pdf.render", queue="pdf")]
+    calls = [shop.task_by_name("mail.send_receipt", queue="mail"), shop.task_by_name("pdf.render", queue="pdf")]
     for _ in range(rng.randint(1, 5)):
         await calls[0].aenqueue(to=f"u{customer}@example.com", order=rng.randint(80_000, 90_000))
-    billing = shop.named("billing.charge", queue="billing", group=f"customer:{customer}")
+    billing = shop.task_by_name("billing.charge", queue="billing", group=f"customer:{customer}")
     await billing.aenqueue(customer=customer, amount=f"{rng.uniform(5, 300):.2f}", card_number="4242424242424242")
     if rng.random() < 0.15:
         await calls[1].aenqueue(report=f"week {rng.randint(1, 52)}", pages=rng.randint(3, 14))
     if rng.random() < 0.2:
-        later = shop.named("mail.send_receipt", queue="mail", delay=rng.choice([20.0, 120.0, 3600.0]))
+        later = shop.task_by_name("mail.send_receipt", queue="mail", delay=rng.choice([20.0, 120.0, 3600.0]))
         await later.aenqueue(to=f"u{customer}@example.com", order=0)
 
 

@@ -49,14 +49,14 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
     tasks = [
         protocol.TaskFacts(
             task.name,
-            task.options.queue,
-            task.options.timeout,
-            task.options.isolation == "process",
-            task.options.memory_limit,
-            task.options.cpu_limit,
-            task.options.aliases,
-            task.options.retry.limit,
-            task.options.retain,
+            task.defaults.queue,
+            task.defaults.timeout,
+            task.defaults.isolation == "process",
+            task.defaults.memory_limit,
+            task.defaults.cpu_limit,
+            task.defaults.aliases,
+            task.defaults.retry.limit,
+            task.defaults.retain,
         )
         for task in app.tasks.values()
     ]
@@ -155,7 +155,7 @@ class RunnerEndpoint(asyncio.Protocol):
     def _set_limits(self, lease: Lease) -> None:
         task = self._app.find_task(lease.task)
         if self._limits is not None and task is not None:
-            self._limits.set(task.options)
+            self._limits.set(task.defaults)
 
     def _halt_all(self, frame: protocol.HaltAll) -> None:
         self._runner.warn_all()

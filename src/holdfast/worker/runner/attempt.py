@@ -257,7 +257,7 @@ class Runner:
         if task is None:
             self._give_back_unknown(lease)
             return
-        options = task.options if lease.options is None else _options_for(task, lease.options)
+        options = task.defaults if lease.options is None else _options_for(task, lease.options)
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         context = Context(
@@ -452,7 +452,7 @@ class Runner:
             if task is None:
                 self._give_back_unknown(lease)
             else:
-                options = task.options if lease.options is None else _options_for(task, lease.options)
+                options = task.defaults if lease.options is None else _options_for(task, lease.options)
                 self._end_with(settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
@@ -525,9 +525,9 @@ def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) ->
 def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
     """The task's options with this call's overrides; overrides that are invalid in this version are ignored."""
     try:
-        return task.options.for_call(stored)
+        return task.defaults.for_call(stored)
     except ConfigurationError:
-        return task.options
+        return task.defaults
 
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
