@@ -295,8 +295,10 @@ def _is_context(fn: Callable[..., Any], annotation: Any) -> bool:
 
 _UNSTORABLE: Mapping[Any, str] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only, but arguments are stored by name: remove the `/`",
-    inspect.Parameter.VAR_POSITIONAL: "is variadic, but arguments are stored by name: take a list parameter instead",
-    inspect.Parameter.VAR_KEYWORD: "is variadic, but parameters must be known: take a dict parameter instead",
+    inspect.Parameter.VAR_POSITIONAL: "is variadic, but arguments are stored by name: take a list parameter instead. "
+    "On a decorator's wrapper, put @functools.wraps",
+    inspect.Parameter.VAR_KEYWORD: "is variadic, but parameters must be known: take a dict parameter instead. "
+    "On a decorator's wrapper, put @functools.wraps",
 }
 
 

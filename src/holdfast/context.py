@@ -376,6 +376,7 @@ def slows_queue(error: BaseException) -> bool:
 def undecodable(error: BaseException) -> Outcome:
     """Outcome if the stored arguments no longer fit the function."""
     text = error.why if isinstance(error, ArgumentsRejected) else said(error)
+    text = f"{text}. Deploy code that takes these arguments, then revive the job"
     failure = Failure(reason="undecodable", type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
     return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
 

@@ -535,9 +535,17 @@ def restart_failed() -> None:
     logger.error("a new runner could not start: the old ones continue with the code they have")
 
 
+_BLOCKS = "Make a handler that blocks a plain def, which runs in a thread, or await what it waits for."
+
+
 def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
-        "runner %d has not responded for %.1f s (running: %s). Its stack:\n%s", pid, seconds, _some(jobs), stack
+        "runner %d has not responded for %.1f s (running: %s). %s Its stack:\n%s",
+        pid,
+        seconds,
+        _some(jobs),
+        _BLOCKS,
+        stack,
     )
 
 
@@ -615,9 +623,10 @@ def guard_refused(error: OSError, wait: float) -> None:
 
 def loop_blocked(seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
-        "the event loop of the handlers has been blocked for %.1f s (running: %s). Its stack:\n%s",
+        "the event loop of the handlers has been blocked for %.1f s (running: %s). %s Its stack:\n%s",
         seconds,
         _some(jobs),
+        _BLOCKS,
         stack,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +49,13 @@ def test_a_former_spelling_works_and_warns(call: Callable[[], object], text: str
     assert text in str(warning.message) and "0.2" in str(warning.message)
     if "asyncio" not in call.__code__.co_names:
         assert warning.filename == __file__
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Other tests count what is open."""
+    yield
+    app.close()
 
 
 def test_new_spellings_do_not_warn() -> None:
@@ -143,9 +150,10 @@ def test_calling_a_task_runs_its_function() -> None:
     assert with_context("x") == ("with_context", "x", 1)
     assert asyncio.run(plain()) == "plain"
     assert with_id() != with_id()  # outside of jobs each call is on its own
-    job = nested.enqueue()
-    other.work(drain=True)
-    assert job.result(timeout=0) is True
+    with other:
+        job = nested.enqueue()
+        other.work(drain=True)
+        assert job.result(timeout=0) is True
 
 
 def test_every_event_has_its_type() -> None:

@@ -7,6 +7,7 @@ parts may be shown.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -69,7 +70,7 @@ def parse_url(url: str) -> Address:
     scheme = found[1].lower()
     if scheme not in KNOWN_SCHEMES and scheme not in _REDIS_SCHEMES:
         known = ", ".join(f"{name}://" for name in KNOWN_SCHEMES)
-        raise ConfigurationError(f"no backend has the URL scheme {scheme}://. Known: {known}.")
+        raise ConfigurationError(f"no backend has the URL scheme {scheme}://.{_meant(scheme)} Known: {known}.")
     rest, _, query = url[found.end() :].partition("?")
     if scheme == "memory":
         if rest.strip("/") or query:
@@ -86,6 +87,15 @@ def parse_url(url: str) -> Address:
     if scheme in _CLUSTER_SCHEMES:
         return _cluster_address(url, scheme, parts)
     return _redis_address(url, scheme, parts)
+
+
+def _meant(scheme: str) -> str:
+    """What to write instead of a scheme that is not ours: another library's, or a typo."""
+    base = scheme.partition("+")[0]  # SQLAlchemy's dialect+driver
+    if base != scheme and base in KNOWN_SCHEMES:
+        return f" Write {base}://: the driver is Holdfast's own."
+    near = difflib.get_close_matches(scheme, KNOWN_SCHEMES, n=1)
+    return f" Did you mean {near[0]}://?" if near else ""
 
 
 def _sqlite_path(rest: str) -> str:

@@ -16,6 +16,8 @@ import click
 
 from ..bulk import BulkResult, BulkSettings, Progress
 from ..errors import HoldfastError, JobNotFound
+from ..lifecycle import State
+from .completion import complete_query
 from .exits import CommandFailed, Exit, exit_for
 from .parse import Moment, counted
 from .session import Command, Session
@@ -33,10 +35,31 @@ class Refusal:
         self.id, self.error = id, error
 
 
+def _query_by_q(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """The former short form of --query. Elsewhere -q names a queue, so a word that may be one is refused here."""
+    if value is None or ctx.resilient_parsing:
+        return
+    if ":" not in value and value.split()[:1] not in [[word] for word in (*State, "live", "finished")]:
+        raise click.UsageError(
+            f"-q names a queue in other commands. Write --query 'queue:{value}', or --query {value!r}."
+        )
+    click.echo("note: -q is now --query, because elsewhere it names a queue; it goes with version 0.2.", err=True)
+    ctx.params["query"] = value
+
+
 def bulk_options(command: Command) -> Command:
     """--query, --limit, --dry-run, --yes."""
     for option in (
-        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match; asks for confirmation."),
+        click.option(
+            "--query",
+            "query",
+            metavar="QUERY",
+            help="All jobs that match; asks for confirmation.",
+            shell_complete=complete_query,
+        ),
+        click.option(
+            "-q", metavar="QUERY", expose_value=False, callback=_query_by_q, help="The former short form of --query."
+        ),
         click.option("--limit", "-n", type=click.IntRange(1), help="With --query: only the newest N that match."),
         click.option(
             "--as-of",

@@ -18,6 +18,7 @@ from ..job import DeadLetter, Job
 from ..names import nearest
 from ..queries import make_query
 from .bulk import Refusal, carry_out, confirm, preview, resolve, run_bulk, say_if_more
+from .completion import complete_query, complete_queue, complete_task
 from .documents import failures_document, letter_document, plain
 from .exits import CommandFailed, Exit
 from .jobs import QUERY_HELP
@@ -38,8 +39,8 @@ def dead() -> None:
 
 def _filters(command: Command) -> Command:
     for option in (
-        click.option("--queue", "-q", help="Only this queue."),
-        click.option("--task", "-t", help="Only this task."),
+        click.option("--queue", "-q", help="Only this queue.", shell_complete=complete_queue),
+        click.option("--task", "-t", help="Only this task.", shell_complete=complete_task),
         click.option("--reason", "-r", help="Only with this reason: failed, memory, timeout, stalled, crash, …"),
     ):
         command = option(command)
@@ -47,7 +48,7 @@ def _filters(command: Command) -> Command:
 
 
 @dead.command("ls", epilog=QUERY_HELP)
-@click.argument("query", nargs=-1)
+@click.argument("query", nargs=-1, shell_complete=complete_query)
 @_filters
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
@@ -76,6 +77,7 @@ def ls(
             for letter in found
         ],
         empty="no dead letters.",
+        ids=True,
     )
     if hint:
         session.print.note(hint)

@@ -14,6 +14,7 @@ from ..errors import TaskNotRegistered
 from ..names import nearest
 from ..options import OnConflict
 from ..records import KeyScope, KeyUntil, OnExpire
+from .completion import complete_queue
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
 from .parse import Duration, Moment, read_arguments
@@ -33,7 +34,7 @@ def _one_of(words: Any) -> click.Choice[str]:
 @click.argument("task")
 @click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--args", "document", metavar="JSON", help="All arguments as one JSON object.")
-@click.option("--queue", "-q", help="Queue, instead of the task's own.")
+@click.option("--queue", "-q", help="Queue, instead of the task's own.", shell_complete=complete_queue)
 @click.option("--delay", type=Duration(), metavar="DURATION", help="Due after this time, such as 90s or 2h.")
 @click.option("--at", type=Moment(), metavar="TIME", help="Due at this time, ISO 8601; local without an offset.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")

@@ -17,15 +17,19 @@ from .exits import Exit
 from .parse import ago
 from .parse_limits import RESET, LimitWord, RateWord, limit_word, reset_or
 from .queues import check_queue, pause_note
-from .session import Session, session_options
+from .session import Session, session_options, without_ls
 
 
 @click.command()
-@click.argument("queue", required=False)
+@click.argument("words", metavar="[QUEUE]", nargs=-1)
 @click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
-def groups(session: Session, queue: str | None, limit: int) -> int:
+def groups(session: Session, words: tuple[str, ...], limit: int) -> int:
     """List groups with unfinished jobs, an override or a pause."""
+    words = without_ls(words)
+    if len(words) > 1:
+        raise click.UsageError("give one queue, or none for all.")
+    queue = words[0] if words else None
     with session.store() as app:
         if queue is not None:
             check_queue(queue, [record.name for record in app.queues.list()])

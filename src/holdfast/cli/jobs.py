@@ -18,10 +18,12 @@ from ..names import nearest
 from ..queries import make_query
 from ..queries.pages import GROUPINGS
 from ..records import SORTS
+from ..worker_status import read
+from .completion import complete_query
 from .documents import history_document, job_document, plain, queue_document
 from .exits import Exit
 from .parse import Duration, ago, iso
-from .session import Session, find_id, queue_hint, session_options
+from .session import Session, find_id, queue_hint, session_options, without_ls
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -58,7 +60,7 @@ COLUMNS_SHOWN = ("id", "state", "task", "queue", "group", "tries", "when", "note
 
 
 @click.command(epilog=QUERY_HELP)
-@click.argument("query", nargs=-1)
+@click.argument("query", nargs=-1, shell_complete=complete_query)
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @click.option("--sort", metavar="WHAT", help=f"{', '.join(SORTS)}. [created]")
 @click.option("--after", metavar="POSITION", help="Continue a list where it ended; it says where.")
@@ -78,7 +80,7 @@ def jobs(
 ) -> int:
     """List jobs, newest first; or count them."""
     shown = _columns(columns)
-    text = " ".join(query)
+    text = " ".join(without_ls(query))
     with session.store() as app:
         if counting or group_by is not None:
             return _count(session, app, text, group_by)
@@ -95,6 +97,7 @@ def jobs(
                 [[COLUMNS[name](job, now) for name in shown] for job in found],
                 empty="no jobs match." if query else "no jobs yet.",
                 whole=2 if shown[:2] == ("id", "state") else 1,
+                ids=shown[0] == "id",
             )
         _say_what_was_seen(session, app, text, len(found), limit, page)
         if any(job.unreadable for job in found):
@@ -133,8 +136,25 @@ def _say_what_was_seen(session: Session, app: Holdfast, text: str, found: int, l
         session.print.note(f"the first {limit}; --limit shows more, --after {page.after} the next.")
     elif page.after is not None:
         session.print.note(f"looked at {page.scanned:,} jobs; --after {page.after} looks further.")
-    elif not found and (hint := queue_hint(app, make_query(text, {}).queue)):
+    elif not found and (hint := _hint(app, text)):
         session.print.note(hint)
+
+
+def _hint(app: Holdfast, text: str) -> str:
+    """What may have been meant where nothing was found: a queue or a task that is not there."""
+    query = make_query(text, {})
+    if hint := queue_hint(app, query.queue):
+        return hint
+    task = query.task
+    if task is None or "*" in task:
+        return ""
+    views = [read(worker.portrait) for worker in app.workers() if not worker.expired]
+    known = {name for view in views if view is not None for name in view.tasks or ()}
+    if not known or task in known:
+        return ""
+    ends = sorted(name for name in known if name.endswith(f".{task}"))
+    near = f" Did you mean {' or '.join(ends[:3])}?" if ends else nearest(task, known)
+    return f"no live worker has a task {task!r}.{near}"
 
 
 def _count(session: Session, app: Holdfast, text: str, group_by: str | None) -> int:
@@ -151,7 +171,7 @@ def _count(session: Session, app: Holdfast, text: str, group_by: str | None) -> 
         session.print.table((group_by, "jobs"), rows, empty="no jobs match.")
     if not tally.complete:
         session.print.note(f"looked at {tally.scanned:,} jobs, the newest; there are more.")
-    elif not tally.total and (hint := queue_hint(app, make_query(text, {}).queue)):
+    elif not tally.total and (hint := _hint(app, text)):
         session.print.note(hint)
     return Exit.DONE
 

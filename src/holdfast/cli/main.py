@@ -64,6 +64,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "migrate": ("store", "Upgrade the store's schema to this version's."),
         "move": ("move", "Move everything from one store to another."),
         "bench": ("bench", "Measure how fast jobs run on this machine."),
+        "completion": ("completion", "Print the completion script of a shell."),
     },
 }
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}

@@ -20,11 +20,12 @@ from ..lifecycle import State
 from ..operator import make_pause
 from ..records import Pause
 from .bulk import bulk_options, carry_out, preview, resolve, run_bulk
+from .completion import complete_queue, complete_task
 from .documents import pause_document
 from .exits import Exit
 from .jobs import QUERY_HELP
 from .parse import Duration, Moment, read_arguments
-from .session import Command, Session, find_id, session_options
+from .session import Command, Session, find_id, queue_hint, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -190,9 +191,11 @@ def _became(job: Job[Any]) -> str:
 
 def _what(command: Command) -> Command:
     for option in (
-        click.option("--task", "-t", metavar="TASK", help="A task, in all queues."),
+        click.option("--task", "-t", metavar="TASK", help="A task, in all queues.", shell_complete=complete_task),
         click.option("--group", "-g", metavar="GROUP", help="A group of the queue."),
-        click.option("--queue", "-q", metavar="QUEUE", help="A queue, or the queue of --group."),
+        click.option(
+            "--queue", "-q", metavar="QUEUE", help="A queue, or the queue of --group.", shell_complete=complete_queue
+        ),
     ):
         command = option(command)
     return command
@@ -232,11 +235,14 @@ def pause_it(session: Session, wanted: Pause) -> int:
     """Pause it, and report that."""
     with session.store() as app:
         session.announce(app)
+        hint = queue_hint(app, wanted.queue)
         app.pause(queue=wanted.queue, group=wanted.group, task=wanted.task, reason=wanted.reason, by=wanted.by)
         if session.as_json:
             session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})
         else:
             session.print.line(f"paused {_told(wanted)}.")
+            if hint:
+                session.print.note(hint)
     return Exit.DONE
 
 

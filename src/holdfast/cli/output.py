@@ -67,8 +67,13 @@ class Printer:
         """One or more plain lines of the requested data."""
         click.echo(_labelled(label, colour, text), color=colour_wanted())
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1) -> None:
-        """A table; the first `whole` columns (ids) are never cut, empty ones are omitted. No rows: note on stderr."""
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1, ids: bool = False
+    ) -> None:
+        """A table; the first `whole` columns are never cut, empty ones are omitted. No rows: note on stderr.
+
+        `ids`: the first column has ids. On a terminal too narrow for all, they are shortened to their last characters.
+        """
         cells = [[visible(cell, "") for cell in row] for row in rows]
         if not cells:
             self.note(empty)
@@ -78,7 +83,16 @@ class Printer:
         if self.is_piped:
             self._plain_table(columns, cells, kept, numbers)
         else:
+            if ids and self._needs(columns, cells, kept) > self.console.width:
+                short = id_endings(row[0] for row in cells)
+                cells = [[short[row[0]], *row[1:]] for row in cells]
             self._fitted_table(columns, cells, kept, numbers, whole)
+
+    def _needs(self, columns: Sequence[str], rows: list[list[str]], kept: list[int]) -> int:
+        """How wide the table is if nothing is cut."""
+        from rich.cells import cell_len
+
+        return sum(max(cell_len(row[place]) for row in [columns, *rows]) + GAP for place in kept) - GAP
 
     def _plain_table(self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int]) -> None:
         """One line per row, however long: for grep, wc and tens of thousands of rows."""
@@ -156,6 +170,18 @@ class Printer:
         from rich.text import Text
 
         self.console.print(Text(f"\n{text}", style="bold"))
+
+
+def id_endings(ids: Iterable[str], least: int = 8) -> dict[str, str]:
+    """The ends of generated ids that tell these apart, all of one length; `holdfast job` accepts the end of an id, too.
+
+    They begin with the time and end in chance, so the end is shorter. Ids of another form stay whole.
+    """
+    known = set(ids)
+    made = {one for one in known if len(one) == 36 and one.count("-") == 4}
+    most = max(map(len, made), default=least)
+    length = next((n for n in range(least, most) if len({one[-n:] for one in made}) == len(made)), most)
+    return {one: one[-length:] if one in made else one for one in known}
 
 
 def fitted(wanted: Mapping[int, int], least: Mapping[int, int], room: int) -> dict[int, int]:

@@ -27,7 +27,7 @@ from .exits import CommandFailed, Exit
 from .operate import me, pause_it, resume_it
 from .parse import Duration, ago, counted, span
 from .parse_limits import LimitWord, RateWord, limit_word, reset_or
-from .session import Session, lists, session_options
+from .session import Session, add_ls, lists, queue_hint, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -259,6 +259,8 @@ def _add_overrides(group: click.Group, kind: str, scope: str) -> None:
         return _override(session, kind, name, dry_run, rate=rate)
 
 
+add_ls(queues)
+add_ls(tasks)
 _add_overrides(queues, "queue", "workers")
 _add_overrides(tasks, "task", "queues and workers")
 
@@ -269,13 +271,17 @@ def _override(session: Session, kind: str, name: str, dry_run: bool, *, limit: A
             word = limit if limit is not UNSET else rate
             return session.would(f"change {kind} {name!r} to {word}", {kind: _of(app, kind, name)[0]})
         session.announce(app)
+        known = kind != "queue" or any(one.name == name for one in app.queues.list())
         (app.queues if kind == "queue" else app.tasks).limit(name, reset_or(limit), rate=reset_or(rate))
         document, declared, override = _of(app, kind, name)
         if session.as_json:
             session.print.document({"store": app.safe_url, kind: document})
             return Exit.DONE
+        hint = "" if kind != "queue" or known else queue_hint(app, name, but=name)
     limit_told, rate_told = told_limit(declared.limit, override), told_rate(declared.rate, override)
     session.print.line(f"{kind} {name!r}: limit {limit_told or 'none'}, rate {rate_told or 'none'}.")
+    if hint:
+        session.print.note(hint)
     return Exit.DONE
 
 

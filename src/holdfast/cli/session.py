@@ -129,6 +129,19 @@ def lists(ctx: click.Context) -> bool:
     return False
 
 
+def add_ls(group: click.Group) -> None:
+    """Give a group that lists without a subcommand the subcommand `ls`, which does the same."""
+    show = group.callback
+    if show is not None:
+        help = f"The same as `holdfast {group.name}`."
+        group.add_command(click.Command("ls", params=list(group.params), callback=show, help=help))
+
+
+def without_ls(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a command that lists anyway, without a leading `ls`."""
+    return words[1:] if words[:1] == ("ls",) else words
+
+
 def holds_something(path: str) -> bool:
     """Whether a file that may be a store exists at that path."""
     try:
@@ -175,9 +188,9 @@ def find_letter_id(app: Holdfast, given: str) -> str:
         return app.dead.get(find_id(app, given)).id
 
 
-def queue_hint(app: Holdfast, queue: str | None) -> str:
-    """What to say about a queue that nothing is known of; empty if it is known."""
-    known = [] if queue is None else [one.name for one in app.queues.list()]
+def queue_hint(app: Holdfast, queue: str | None, *, but: str | None = None) -> str:
+    """What to say about a queue that nothing is known of; empty if it is known. `but`: one that does not count."""
+    known = [] if queue is None else [one.name for one in app.queues.list() if one.name != but]
     if queue is None or queue in known:
         return ""
     return f"there is no queue {queue!r}.{nearest(queue, known)}"

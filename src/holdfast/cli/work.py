@@ -32,8 +32,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
 @click.option("--queues", "-q", metavar="QUEUE[:SLOTS],…", multiple=True, help="Queues to serve. [those of its tasks]")
-@click.option("--runners", type=click.IntRange(1, 1000), metavar="N", help="Runner processes. [one per core]")
-@click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs, over all runners. [10 per runner]")
+@click.option(
+    "--runners", "--processes", type=click.IntRange(1, 1000), metavar="N", help="Runner processes. [one per core]"
+)
+@click.option(
+    "--slots",
+    "--concurrency",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Concurrent jobs, over all runners. [10 per runner]",
+)
 @click.option("--prefetch", type=Prefetch(), metavar="auto|N", help="Jobs a runner may hold beyond its slots. [auto]")
 @click.option(
     "--isolated", type=click.IntRange(1), metavar="N", help="Processes for isolated jobs. [2 per core, at least 4]"

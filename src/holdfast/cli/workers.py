@@ -19,7 +19,7 @@ from .documents import worker_document
 from .exits import CommandFailed, Exit
 from .operate import me
 from .parse import Duration, ago, counted, short_ids, size, span
-from .session import Command, Session, lists, session_options
+from .session import Command, Session, add_ls, lists, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -53,6 +53,9 @@ def workers(ctx: click.Context, session: Session) -> int:
             rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
     session.print.table(WORKER_COLUMNS, rows, empty="no worker is registered. Start one: `holdfast work MODULE:APP`.")
     return Exit.DONE
+
+
+add_ls(workers)
 
 
 def _worker_row(worker: WorkerRecord, now: float, *, paused: bool) -> tuple[str, ...]:

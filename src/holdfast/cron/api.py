@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..clock import moment
 from ..context import Context
-from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound
+from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound, InvalidArguments
 from ..job import BoundCall, Job, plain_args
 from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
@@ -221,7 +221,13 @@ class Cron:
             raise ConfigurationError(
                 f"a cron entry named {name!r} is already declared. Give one of them another name=."
             )
-        task.codec.bind((), dict(args))  # raises on a typo here; the values are encoded when a worker starts
+        try:
+            task.codec.bind((), dict(args))  # raises on a typo here; the values are encoded when a worker starts
+        except InvalidArguments as error:
+            raise InvalidArguments(
+                task.name,
+                f"cron entry {name!r} calls it without them: {error.why}. Give them as @app.cron(…, args={{…}})",
+            ) from None
         self._declared[name] = _Declaration(name, task, args, options)
 
     def declared(self) -> builtins.list[CronEntry]:
@@ -368,7 +374,12 @@ def _span(start: object, end: object) -> tuple[float, float]:
 
 def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -> CronEntry:
     if isinstance(call, Task):
-        call = call.bind()
+        task = call
+        try:
+            call = task.bind()
+        except InvalidArguments as error:
+            why = f"cron entry {name!r} calls it without them: {error.why}. Give a bound call: task.bind(…)"
+            raise InvalidArguments(task.name, why) from None
     if not isinstance(call, BoundCall):
         raise ConfigurationError(f"a cron entry makes jobs of a task or a bound call, not of a {type(call).__name__}.")
     if call.connection is not None:

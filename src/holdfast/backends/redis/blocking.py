@@ -161,7 +161,9 @@ class BlockingCalls:
                 raise mapped(error, "the connection") from error
         except (RedisError, OSError) as error:
             _let_go(connection)
-            raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
+            raise BackendUnavailable(
+                f"Redis cannot be reached: {words_of(error)}. Check that it runs and that the URL is right."
+            ) from error
         except BaseException:
             _let_go(connection)
             raise
