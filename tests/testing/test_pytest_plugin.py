@@ -133,7 +133,7 @@ def test_an_app_may_come_from_a_fixture_and_a_missing_one_is_told(tmp_path: Path
     )
     (tmp_path / "test_found.py").write_text(
         "def test_it(holdfast_sandbox):\n"
-        "    holdfast_sandbox.app.named('mail').enqueue(7)\n"
+        "    holdfast_sandbox.app.task_by_name('mail').enqueue(7)\n"
         "    holdfast_sandbox.assert_enqueued('mail')\n\n"
         "def test_no_tasks(holdfast_worker): pass\n"
     )
