@@ -327,6 +327,36 @@ async def test_what_waits_behind_long_jobs_goes_elsewhere() -> None:
         assert first.queued == 0 and len(second.jobs) == 4 and not pool.signals.ended
 
 
+@pytest.mark.parametrize("way", ["patience", "stop", "blocked", "killed", "replaced"])
+async def test_a_job_whose_lost_attempt_has_not_stopped_stays_where_that_runs(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun by another runner or worker, it would overlap with it."""
+    with pool_of(2, prefetch=8) as (pool, [first, second]):
+        monkeypatch.setattr(pool.spawner, "spawn", lambda work: work.close())
+        monkeypatch.setattr(pool.spawner, "fill", lambda: None)
+        first.give(many(5))
+        begin(first, 5)
+        lost = first.jobs["token 0"].lease
+        pool.stop([lost], Stop.LOST)
+        again = structs.replace(lost, token=lease(100, "t").token, fence=100)
+        pool.start([again, *many(2, 200)], now=3)
+        assert set(second.jobs) == {"token 200", "token 201"} and again.token in first.jobs
+        later = SystemClock().steady() + 5
+        if way == "patience":
+            pool.check_queued(first, later)
+        elif way == "stop":
+            pool.give_back_queued()
+        elif way == "blocked":
+            first.ping(later - 10)
+            pool.monitor._check(first, later)
+        elif way == "killed":
+            pool.monitor._kill_runner(first)
+        else:
+            pool.monitor.replace(first, "restart")
+        assert again.token in first.jobs and again.token not in second.jobs and not pool.signals.ended
+
+
 async def test_limits_and_rates_of_the_code_are_known() -> None:
     declared = Declared(
         queues=(

@@ -138,14 +138,20 @@ class Pool(Runners):
     def give_back_queued(self) -> None:
         for runner in self.spawner.shared:
             if runner.queued:
-                self._end([Release(id=lease.id, token=lease.token) for lease in runner.take_back()])
+                self._end([Release(id=lease.id, token=lease.token) for lease in self.take_back(runner)])
 
     def check_queued(self, runner: RunnerProcess, now: float) -> None:
         """Jobs claimed ahead wait for longer than they should: others may begin them sooner, and none are claimed ahead
         until shorter jobs have ended."""
-        if runner.queued and runner.unbegun(now - AHEAD_PATIENCE_SECONDS):
+        late = runner.unbegun(now - AHEAD_PATIENCE_SECONDS) if runner.queued else []
+        if any(not self.follows(lease) for lease in late):
             self._run_seconds = max(self._run_seconds or 0.0, AHEAD_PATIENCE_SECONDS)
-            self.reroute(runner.take_back())
+            self.reroute(self.take_back(runner))
+
+    def take_back(self, runner: RunnerProcess) -> list[Lease]:
+        """Take back what has not begun, except a job that waits for its own lost attempt to stop: elsewhere it would
+        overlap with that."""
+        return runner.take_back(keep=self._lost)
 
     def most_by_task(self) -> Mapping[str, int]:
         return self._isolated_slots.distribute(self._free_dedicated(), sorted(self._isolated_tasks))

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import IntEnum
 from typing import Protocol, cast
 
@@ -175,9 +175,10 @@ class RunnerProcess(asyncio.Protocol):
         self.done += 1
         return job
 
-    def take_back(self) -> list[Lease]:
-        """Take back every job that has not begun."""
-        return [job.lease for job in list(self.jobs.values()) if self.take_back_one(job)]
+    def take_back(self, keep: Container[str] = ()) -> list[Lease]:
+        """Take back every job that has not begun, except those with these ids."""
+        jobs = [job for job in self.jobs.values() if job.lease.id not in keep]
+        return [job.lease for job in jobs if self.take_back_one(job)]
 
     def take_back_one(self, job: Assignment) -> bool:
         """Take back a job; False if it may have begun."""

@@ -115,7 +115,7 @@ class TimeoutMonitor:
             logs.runner_replaced(runner.pid, why)
             self._leave(runner)
             if runner.queued:
-                self._pool.reroute(runner.take_back())
+                self._pool.reroute(self._pool.take_back(runner))
             self._pool.spawner.spawn(self._shut_down(runner))
 
     async def restart(self) -> None:
@@ -161,7 +161,7 @@ class TimeoutMonitor:
         silent = runner.ping(now)
         was_blocked, runner.blocked = runner.blocked, silent > SILENT_SECONDS
         if runner.blocked:
-            taken = [] if runner.dedicated else runner.take_back()
+            taken = [] if runner.dedicated else self._pool.take_back(runner)
             if taken:
                 logs.jobs_taken_back(runner.pid, len(taken), silent)
                 self._pool.reroute(taken)
@@ -232,7 +232,7 @@ class TimeoutMonitor:
         if late and runner.stage is Stage.READY:
             logs.jobs_not_begun(runner.pid, [lease.id for lease in late], BEGIN_SECONDS)
             runner.stage = Stage.LEAVING  # first, so that reroute does not pick it again
-            taken = runner.take_back()
+            taken = self._pool.take_back(runner)
             self.replace(runner, "it does not begin its jobs")
             self._pool.reroute(taken)
 
@@ -276,7 +276,7 @@ class TimeoutMonitor:
 
     def _kill_runner(self, runner: RunnerProcess) -> None:
         """Take back unbegun jobs, send no more, and kill the runner in time, even if it is already leaving."""
-        taken = runner.take_back()
+        taken = self._pool.take_back(runner)
         self._leave(runner)
         self._pool.spawner.spawn(self._kill_in_time(runner))
         if taken:
