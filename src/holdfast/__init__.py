@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .job import BoundCall, DeadLetter, Enqueued, Job
     from .lifecycle import Failure, State
     from .options import RESET, UNLIMITED, Retention, Unique
+    from .pull import LeasedJob
     from .records import Revival
     from .retry import RetryPolicy
     from .task import Task, TaskRouter
@@ -84,6 +85,7 @@ __all__ = [
     "JobDied",
     "JobNotFound",
     "LeaseLost",
+    "LeasedJob",
     "ManualClock",
     "MoveRefused",
     "OutcomeUnknown",
@@ -136,6 +138,7 @@ _HOMES = {
     "JobDied": ".errors",
     "JobNotFound": ".errors",
     "LeaseLost": ".errors",
+    "LeasedJob": ".pull",
     "ManualClock": ".clock",
     "MoveRefused": ".errors",
     "OutcomeUnknown": ".errors",

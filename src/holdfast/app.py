@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
-from .clock import Clock, ManualClock, SystemClock
+from .clock import Clock, ManualClock, SystemClock, to_seconds
 from .cron.api import Cron
 from .errors import ConfigurationError
 from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
@@ -45,6 +45,7 @@ from .store_thread import StoreHandle, forbid_running_loop
 from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
 
 if TYPE_CHECKING:
+    from .pull import Leases
     from .worker.embedded import Drained, EmbeddedWorker
 
 URL_DEFAULT = "sqlite:///holdfast.db"
@@ -345,6 +346,24 @@ class Holdfast(Producer, events.Listens):
         )
         self.import_tasks()
         return EmbeddedWorker(self, options)
+
+    @known_options("app.lease()")
+    def lease(
+        self, queue: str | Iterable[str], *, most: int = 1, lease: Duration = LEASE_DEFAULT, wait: Duration = 0.0
+    ) -> Leases:
+        """Lease jobs in a program that is no worker: `with app.lease("mail", most=10) as jobs:`, or `async with`.
+
+        Up to `most` jobs that are ready; if there are none, it waits up to `wait` seconds for the first, and the list
+        may be empty. They are renewed until the block ends. Settle each: `job.succeed(value)`, `job.fail(error)`,
+        `job.retry(after)`, `job.snooze(seconds)`, `job.bury(reason)`; what is left is released.
+        """
+        from .pull import Leases
+
+        names = check_list(queue, "app.lease()")
+        if not names:
+            raise ConfigurationError('app.lease() needs a queue: app.lease("mail").')
+        options = WorkerOptions(queues=names, slots=whole(most, "most=", 1, 100_000), lease=lease)
+        return Leases(self, options, to_seconds(wait, "wait="))
 
     def eager(self) -> AbstractContextManager[None]:
         """`with app.eager():` runs every call at once in the calling thread, without the store. For scripts.

@@ -442,17 +442,7 @@ class Codec:
 
     def encode_value(self, value: Any, bytes_max: int) -> bytes:
         """A handler's return value as JSON; raises InvalidResult."""
-        try:
-            raw = encode_json(value)
-        except Refused as refusal:
-            raise InvalidResult(self.task, str(refusal)) from None
-        if len(raw) > bytes_max:
-            raise InvalidResult(
-                self.task,
-                f"it takes {len(raw)} bytes, at most {bytes_max} are kept. Store the bulk elsewhere and return "
-                "its name, or raise result_bytes_max=",
-            )
-        return raw
+        return encode_result(self.task, value, bytes_max)
 
     def decode_value(self, raw: bytes) -> Any:
         """A stored result, rebuilt from the return annotation, or plain JSON if it does not fit."""
@@ -492,6 +482,21 @@ class Codec:
                 self._value_decoder = _plain_decoder
         self._decoder = msgspec.json.Decoder(shape, dec_hook=_decode_hook)
         return self._decoder
+
+
+def encode_result(task: str, value: Any, bytes_max: int) -> bytes:
+    """A job's result as JSON; raises InvalidResult."""
+    try:
+        raw = encode_json(value)
+    except Refused as refusal:
+        raise InvalidResult(task, str(refusal)) from None
+    if len(raw) > bytes_max:
+        raise InvalidResult(
+            task,
+            f"it takes {len(raw)} bytes, at most {bytes_max} are kept. Store the bulk elsewhere and return "
+            "its name, or raise result_bytes_max=",
+        )
+    return raw
 
 
 def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], bytes_max: int) -> bytes:

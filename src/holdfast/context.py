@@ -520,6 +520,16 @@ def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float
     )
 
 
+def options_for(defaults: TaskOptions, stored: bytes | None) -> TaskOptions:
+    """A task's options with one call's overrides; overrides that are invalid in this version are ignored."""
+    if stored is None:
+        return defaults
+    try:
+        return defaults.for_call(stored)
+    except ConfigurationError:
+        return defaults
+
+
 def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
     """The settlement of an outcome under these options."""
     retry_in: float | None = None

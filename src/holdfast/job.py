@@ -25,6 +25,7 @@ from .records import JobQuery, JobRecord, NewJob
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .task import Task
 
 R = TypeVar("R")
 
@@ -79,6 +80,16 @@ def plain_args(raw: bytes) -> dict[str, Any]:
         return {}
     stored = decode_plain(raw)
     return stored if isinstance(stored, dict) else {"": stored}
+
+
+def arguments_of(task: Task[..., Any] | None, raw: bytes) -> dict[str, Any]:
+    """Stored arguments by name: rebuilt if the task is known here, else plain JSON."""
+    if task is not None:
+        try:
+            return task.decode(raw)
+        except ArgumentsRejected:  # an older or newer signature: still worth showing
+            pass
+    return plain_args(raw)
 
 
 def _is_json(raw: bytes) -> bool:
@@ -137,13 +148,7 @@ class Job(Generic[R]):
     @property
     def args(self) -> dict[str, Any]:
         """The arguments by name: rebuilt if this process has the task, else plain JSON. Defaults are not stored."""
-        task = self._app.find_task(self._record.task)
-        if task is not None:
-            try:
-                return task.decode(self._record.args)
-            except ArgumentsRejected:  # an older or newer signature: still worth showing
-                pass
-        return plain_args(self._record.args)
+        return arguments_of(self._app.find_task(self._record.task), self._record.args)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -96,6 +96,7 @@ def test_the_api_page_names(name: str) -> None:
         holdfast.Enqueued,
         holdfast.Drained,
         holdfast.Failure,
+        holdfast.LeasedJob,
     ],
 )
 def test_the_api_page_names_every_attribute_of(kind: type) -> None:

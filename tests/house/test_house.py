@@ -25,7 +25,7 @@ WORDS = """
     clock codec context errors events headers hooks job lifecycle logs names options queries rates records redact retry
     rollups task worker_status
 """
-FACE = "actions app bulk eager observer operator producer results store_thread worker_commands"
+FACE = "actions app bulk eager observer operator producer pull results store_thread worker_commands"
 INTEGRATIONS = "__main__ asgi cli dashboard django flask metrics otel pytest_plugin sentry"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),

@@ -34,6 +34,7 @@ from ...context import (
     Stop,
     Unknown,
     interrupted,
+    options_for,
     raised,
     returned,
     settlement_for,
@@ -44,7 +45,6 @@ from ...context import (
     traceback_of,
     undecodable,
 )
-from ...errors import ConfigurationError
 from ...records import Lease, Release
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Runner:
         if task is None:
             self._give_back_unknown(lease)
             return
-        options = task.defaults if lease.options is None else _options_for(task, lease.options)
+        options = options_for(task.defaults, lease.options)
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         context = Context(
@@ -452,7 +452,7 @@ class Runner:
             if task is None:
                 self._give_back_unknown(lease)
             else:
-                options = task.defaults if lease.options is None else _options_for(task, lease.options)
+                options = options_for(task.defaults, lease.options)
                 self._end_with(settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
@@ -520,14 +520,6 @@ class _ThreadCall:
 def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
     """The handler's call, as the innermost middleware calls it."""
     return partial(task.fn, context, **arguments) if task.wants_context else partial(task.fn, **arguments)
-
-
-def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
-    """The task's options with this call's overrides; overrides that are invalid in this version are ignored."""
-    try:
-        return task.defaults.for_call(stored)
-    except ConfigurationError:
-        return task.defaults
 
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:

@@ -1,0 +1,245 @@
+"""Jobs leased by hand: every outcome, the lost and the cancelled lease, and what a block leaves, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.moving.stage import fresh_url
+
+from holdfast import (
+    ConfigurationError,
+    Holdfast,
+    InvalidResult,
+    JobCancelled,
+    LeaseLost,
+    RetryPolicy,
+    Snooze,
+    State,
+)
+
+KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
+WITHIN_SECONDS = 60.0
+
+
+@pytest.fixture(params=KINDS)
+def leased_app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    url = "memory://" if request.param == "memory" else fresh_url(request.param, tmp_path)
+    with Holdfast(url) as made:
+        made.queue("mail")
+
+        @made.task(name="send", queue="mail", retry=RetryPolicy.fixed(60, limit=1))
+        def send(to: str) -> str:
+            raise AssertionError("nobody runs the handler")
+
+        yield made
+
+
+def send(app: Holdfast, to: str, **options: Any) -> Any:
+    return app.task_by_name("send", queue="mail", **options).enqueue(to=to)
+
+
+def test_each_outcome_has_its_effect_and_its_count(leased_app: Holdfast) -> None:
+    app = leased_app
+    jobs = {name: send(app, name) for name in ("done", "failed", "again", "later", "buried", "back", "left")}
+    with app.lease("mail", most=10) as leased:
+        by_name = {job.args["to"]: job for job in leased}
+        assert set(by_name) == set(jobs)
+        assert {job.refresh().state for job in jobs.values()} == {State.RUNNING}
+        by_name["done"].succeed({"sent": 1})
+        by_name["failed"].fail(ValueError("no such mailbox"))
+        by_name["again"].retry(after=500, reason="busy")
+        by_name["later"].snooze(500)
+        by_name["buried"].bury("not our customer")
+        by_name["back"].release()
+        assert jobs["done"].refresh().state is State.SUCCEEDED, "the outcome is stored when succeed() returns"
+    seen = {name: job.refresh() for name, job in jobs.items()}
+    assert seen["done"].value == {"sent": 1}
+    assert {name: job.state for name, job in seen.items()} == {
+        "done": State.SUCCEEDED,
+        "failed": State.SCHEDULED,
+        "again": State.SCHEDULED,
+        "later": State.SCHEDULED,
+        "buried": State.DEAD,
+        "back": State.READY,
+        "left": State.READY,
+    }
+    counted = {name: (job.attempts, job.failures, job.stalls) for name, job in seen.items()}
+    assert counted == {
+        "done": (1, 0, 0),
+        "failed": (1, 1, 0),
+        "again": (1, 1, 0),
+        "later": (1, 0, 0),
+        "buried": (1, 0, 0),
+        "back": (0, 0, 0),
+        "left": (0, 0, 0),
+    }
+    assert "no such mailbox" in seen["failed"].error.text
+    assert not app.workers() and not app.audit().violations
+
+
+def test_a_failure_with_no_retry_left_is_a_dead_letter(leased_app: Holdfast) -> None:
+    app = leased_app
+    job = send(app, "ann")
+    for _ in range(2):
+        with app.lease("mail") as (leased,):
+            assert leased.id == job.id and leased.failures == job.refresh().failures
+            leased.fail("the mail server said no")
+        if job.refresh().state is State.SCHEDULED:
+            app.run_now(job)
+    assert job.refresh().state is State.DEAD and job.failures == 2
+    assert [letter.id for letter in app.dead.list()] == [job.id]
+
+
+def test_async_blocks_wait_for_work_and_settle(leased_app: Holdfast) -> None:
+    app = leased_app
+
+    async def both() -> None:
+        async with app.lease("mail") as nothing:
+            assert nothing == []
+        waiting = asyncio.create_task(take(app))
+        job = await app.task_by_name("send", queue="mail").aenqueue(to="ann")
+        assert await asyncio.wait_for(waiting, WITHIN_SECONDS) == job.id
+        assert (await job.arefresh()).value == "sent to ann"
+
+    asyncio.run(both())
+
+
+async def take(app: Holdfast) -> str:
+    async with app.lease(["mail", "other"], most=5, wait=WITHIN_SECONDS) as jobs:
+        (job,) = jobs
+        await job.asucceed(f"sent to {job.args['to']}")
+        return job.id
+
+
+def test_a_lost_lease_settles_nothing(leased_app: Holdfast) -> None:
+    app = leased_app
+    job = send(app, "ann")
+    with app.lease("mail") as (mine,):
+        dead = [worker.id for worker in app.workers()]
+        app._store.call(lambda backend: backend.recover(dead=dead))
+        assert job.refresh().state is State.READY
+        with app.lease("mail") as (theirs,):
+            assert theirs.fence > mine.fence
+            with pytest.raises(LeaseLost):
+                mine.succeed("too late")
+            assert mine.lost and not theirs.lost
+            theirs.succeed("in time")
+    assert job.refresh().value == "in time" and job.stalls == 1
+
+
+def test_a_job_is_settled_once(leased_app: Holdfast) -> None:
+    app = leased_app
+    job = send(app, "ann")
+    with app.lease("mail") as (leased,):
+        leased.succeed(1)
+        with pytest.raises(LeaseLost):
+            leased.fail("second thoughts")
+    assert job.refresh().value == 1 and job.attempts == 1
+
+
+def test_a_cancelled_job_ends_as_cancelled(leased_app: Holdfast) -> None:
+    app = leased_app
+    job = send(app, "ann")
+    with app.lease("mail") as (leased,):
+        app.cancel(job)
+        with pytest.raises(JobCancelled):
+            leased.succeed("too late")
+    assert job.refresh().state is State.CANCELLED and job.value is None
+
+
+def test_a_result_that_cannot_be_stored_leaves_the_lease_as_it_is(leased_app: Holdfast) -> None:
+    job = send(leased_app, "ann")
+    with leased_app.lease("mail") as (leased,):
+        with pytest.raises(InvalidResult):
+            leased.succeed(object())
+        leased.succeed("text")
+    assert job.refresh().value == "text"
+
+
+def test_an_exception_in_the_block_gives_the_jobs_back(leased_app: Holdfast) -> None:
+    jobs = [send(leased_app, str(number)) for number in range(3)]
+
+    def one_of_three() -> None:
+        with leased_app.lease("mail", most=3) as leased:
+            leased[0].succeed()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        one_of_three()
+    assert [job.refresh().state for job in jobs] == [State.SUCCEEDED, State.READY, State.READY]
+
+
+def test_an_at_most_once_job_that_the_block_leaves_does_not_run_again(leased_app: Holdfast) -> None:
+    job = send(leased_app, "ann", max_stalls=0, retry=0)
+    with leased_app.lease("mail"):
+        pass
+    assert job.refresh().state is State.DEAD and job.reason == "stalled"
+
+
+def test_leases_are_renewed_while_the_caller_works(leased_app: Holdfast) -> None:
+    """The caller waits longer than a lease lasts: the renewals that keep the job are what it waits for."""
+    app = leased_app
+    job = send(app, "ann")
+    with app.lease("mail", lease=1.5) as (leased,):
+        first = [worker.renewed_at for worker in app.workers()]
+        renewed = threading.Event()
+        while not renewed.wait(0.05):
+            (worker,) = app.workers()
+            if worker.renewed_at > first[0] + 2.0:
+                renewed.set()
+        assert not leased.lost and not app.recover()
+        leased.succeed()
+    assert job.refresh().state is State.SUCCEEDED and job.stalls == 0
+
+
+def test_strict_groups_and_limits_hold(leased_app: Holdfast) -> None:
+    app = leased_app
+    for number in range(3):
+        send(app, str(number), group="ann")
+    with app.lease("mail", most=3) as leased:
+        assert [job.args["to"] for job in leased] == ["0"], "a strict group has one job in play"
+        leased[0].succeed()
+    with app.lease("mail", most=3) as (leased_next,):
+        assert leased_next.args["to"] == "1" and leased_next.group == "ann"
+
+
+def test_roll_ups_and_history_know_the_attempt(leased_app: Holdfast) -> None:
+    app = leased_app
+    job = send(app, "ann")
+    with app.lease("mail") as (leased,):
+        leased.succeed()
+    assert [(line.name, line.counts) for line in app.stats(by="task").lines] == [("send", {"succeeded": 1})]
+    assert [entry.kind for entry in app.history(job)] == ["enqueued", "claimed", "succeeded"]
+
+
+def test_wrong_uses_are_refused(memory_app: Holdfast) -> None:
+    app = memory_app
+    with pytest.raises(ConfigurationError, match="needs a queue"):
+        app.lease([])
+    with pytest.raises(ConfigurationError, match="most="):
+        app.lease("mail", most=0)
+    block = app.lease("mail")
+    with block:
+        pass
+    with pytest.raises(ConfigurationError, match="used already"), block:
+        pass
+
+    async def on_a_loop() -> None:
+        with pytest.raises(ConfigurationError, match="async with"), app.lease("mail"):
+            pass
+        async with app.lease("mail") as jobs:
+            assert jobs == []
+
+    asyncio.run(on_a_loop())
+
+
+def test_a_verdict_may_be_given_as_the_failure(memory_app: Holdfast) -> None:
+    job = memory_app.task_by_name("send", queue="mail").enqueue(to="ann")
+    with memory_app.lease("mail") as (leased,):
+        leased.fail(Snooze(500))
+    assert job.refresh().state is State.SCHEDULED and job.failures == 0
