@@ -88,6 +88,6 @@ def encoded(app: Holdfast, name: str, args: Mapping[str, Any]) -> bytes:
     raw = encode_unseen(name, (), args, app.args_bytes_max)
     task = app.find_task(name)
     if task is not None:
-        task.codec.bind((), args)
-        task.decode(raw)
+        task._codec.bind((), args)
+        task._decode(raw)
     return raw

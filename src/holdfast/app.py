@@ -22,7 +22,7 @@ from .clock import Clock, ManualClock, SystemClock, to_seconds
 from .cron.api import Cron
 from .errors import ConfigurationError
 from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
-from .names import check_list, check_name, known_options, renamed
+from .names import check_list, check_name, known_options, once_public, renamed
 from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
     ARGS_BYTES_MAX,
@@ -86,8 +86,8 @@ class Holdfast(Producer, events.Listens):
         self.imports: tuple[str, ...] = _modules(imports)
         self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
         self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
-        self.hub = events.Hub()
-        self.hooks = Hooks()
+        self._hub = events.Hub()
+        self._hooks = Hooks()
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
@@ -107,7 +107,7 @@ class Holdfast(Producer, events.Listens):
 
         Only while the store is not in use: before the first call, or after `close()`. Tasks, queues and hooks stay.
         """
-        if isinstance(self.clock, ManualClock):
+        if isinstance(self._clock, ManualClock):
             raise ConfigurationError("this app is in a sandbox, which has a store of its own. Configure it outside.")
         if self._store.lent or self._store.is_open:
             raise ConfigurationError(
@@ -118,7 +118,7 @@ class Holdfast(Producer, events.Listens):
         args_max = None if args_bytes_max is None else whole(args_bytes_max, "args_bytes_max=", 2)
         result_max = None if result_bytes_max is None else whole(result_bytes_max, "result_bytes_max=", 2)
         if url is not None:
-            self.aim(url)
+            self._aim(url)
         self.imports = self.imports if modules is None else modules
         self.args_bytes_max = self.args_bytes_max if args_max is None else args_max
         self.result_bytes_max = self.result_bytes_max if result_max is None else result_max
@@ -135,11 +135,11 @@ class Holdfast(Producer, events.Listens):
         return self._address.safe_url
 
     @property
-    def backend(self) -> Backend:
+    def _backend(self) -> Backend:
         """The app's own backend, already open."""
         return self._store.open()
 
-    def open_backend(self) -> Backend:
+    def _open_backend(self) -> Backend:
         """A new, unopened backend for the same store, to use on another thread; memory:// shares the app's only one."""
         self._store.lent = True
         if self._address.scheme == "memory":
@@ -147,19 +147,19 @@ class Holdfast(Producer, events.Listens):
         return make_backend(self._address)
 
     @property
-    def clock(self) -> Clock:
+    def _clock(self) -> Clock:
         """The clock used by stores that keep time in this process."""
         return self._store.clock
 
-    def dump(self) -> Dump:
+    def _dump(self) -> Dump:
         """Everything the store holds, as plain values: for audits and bug reports."""
         return self._do("dump", lambda backend: backend.dump())
 
-    async def adump(self) -> Dump:
+    async def _adump(self) -> Dump:
         """Async version of `dump`."""
         return await self._ado(lambda backend: backend.dump())
 
-    def aim(self, store: str | Address, gate: StoreHandle | None = None) -> tuple[Address, StoreHandle]:
+    def _aim(self, store: str | Address, gate: StoreHandle | None = None) -> tuple[Address, StoreHandle]:
         """Switch to another store: `--url`, the sandbox. Tasks, events and declared queues stay.
 
         Returns the previous address and handle; pass them back to restore it. Opens and closes nothing.
@@ -167,7 +167,7 @@ class Holdfast(Producer, events.Listens):
         before = self._address, self._store
         self._address = parse_url(store) if isinstance(store, str) else store
         if gate is None:
-            gate = StoreHandle(partial(make_backend, self._address), self.clock)
+            gate = StoreHandle(partial(make_backend, self._address), self._clock)
             gate.rules.update(self._store.rules)
         self._store = gate
         return before
@@ -193,7 +193,7 @@ class Holdfast(Producer, events.Listens):
         for task in tasks.tasks.values():
             if self.tasks.get(task.name) is not task:
                 self._register(task)
-                task.include_in(self)
+                task._include_in(self)
 
     def task_by_name(self, name: str, /, **settings: Unpack[UsingSettings]) -> NamedTask:
         """A task by name, for a producer that does not have its code."""
@@ -234,15 +234,15 @@ class Holdfast(Producer, events.Listens):
         self._store.rules[options.name] = options.rule()
         return options
 
-    def queue_rules(self) -> list[QueueRule]:
+    def _queue_rules(self) -> list[QueueRule]:
         """The declared queue rules."""
         return list(self._store.rules.values())
 
-    def task_rules(self) -> list[TaskRule]:
+    def _task_rules(self) -> list[TaskRule]:
         """What the store must know about each registered task; workers declare it when they start."""
         return [rule for task in self.tasks.values() for rule in task.defaults.rules()]
 
-    def cron_entries(self) -> list[CronEntry]:
+    def _cron_entries(self) -> list[CronEntry]:
         """The cron entries the code declares; workers store them when they start."""
         return self.cron.declared()
 
@@ -260,11 +260,11 @@ class Holdfast(Producer, events.Listens):
         """
         if fn is None:
             return partial(self._around_only, only)
-        self.hooks.add_around(fn, twin, only=only)
+        self._hooks.add_around(fn, twin, only=only)
         return fn if twin is None else None
 
     def _around_only(self, only: Form | None, fn: M) -> M:
-        self.hooks.add_around(fn, only=only)
+        self._hooks.add_around(fn, only=only)
         return fn
 
     def on_startup(self, fn: L, /) -> L:
@@ -272,12 +272,12 @@ class Holdfast(Producer, events.Listens):
 
         It takes `resources`, which handlers see as `ctx.resources`. If it raises, the process takes no jobs.
         """
-        self.hooks.add_startup(fn)
+        self._hooks.add_startup(fn)
         return fn
 
     def on_shutdown(self, fn: L, /) -> L:
         """Register a function that closes those resources when a worker ends; the last registered runs first."""
-        self.hooks.add_shutdown(fn)
+        self._hooks.add_shutdown(fn)
         return fn
 
     def on_enqueue(self, fn: E, /) -> E:
@@ -285,7 +285,7 @@ class Holdfast(Producer, events.Listens):
 
         It runs in the caller's own thread or task and changes `headers`, a dict. If it raises, nothing is stored.
         """
-        self.hooks.add_on_enqueue(fn)
+        self._hooks.add_on_enqueue(fn)
         return fn
 
     def import_tasks(self) -> None:
@@ -408,6 +408,11 @@ class Holdfast(Producer, events.Listens):
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:
+        __getattr__ = once_public(
+            "app", "adump aim backend clock cron_entries dump hooks hub open_backend queue_rules task_rules"
+        )
 
     def __repr__(self) -> str:
         return f"<Holdfast {self.safe_url} with {len(self.tasks)} tasks>"

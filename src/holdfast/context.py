@@ -343,7 +343,7 @@ def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException |
     if value is None:
         return NOTHING, None
     try:
-        return Outcome(kind=OutcomeKind.RETURNED, value=task.encode(value)), None
+        return Outcome(kind=OutcomeKind.RETURNED, value=task._encode(value)), None
     except ArgumentsRejected as error:
         text = f"the handler returned, but its result cannot be stored: {error.why}"
         failure = Failure(type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))

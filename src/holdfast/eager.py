@@ -116,12 +116,12 @@ def eager(app: Holdfast) -> Iterator[None]:
     clock = SystemClock()
     backend = MemoryBackend(clock)
     store = StoreHandle(lambda: backend, clock)
-    store.rules.update({rule.name: rule for rule in app.queue_rules()})
-    address, handle, eagerly = *app.aim("memory://", store), app._eager
+    store.rules.update({rule.name: rule for rule in app._queue_rules()})
+    address, handle, eagerly = *app._aim("memory://", store), app._eager
     app._eager = Eager(app, backend)
     try:
         yield
     finally:
         app._eager = eagerly
-        app.aim(address, handle)
+        app._aim(address, handle)
         store.close()

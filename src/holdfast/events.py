@@ -398,7 +398,7 @@ class Registration(Protocol[E]):
 class Listens:
     """`app.on(…)`, typed by the event's name: the listener takes an object of that event's class."""
 
-    hub: Hub
+    _hub: Hub
 
     @overload
     def on(self, event: Literal["enqueued"], /) -> Registration[Enqueued]: ...
@@ -452,4 +452,4 @@ class Listens:
     def on(self, event: Literal["events_dropped"], /) -> Registration[EventsDropped]: ...
     def on(self, event: str, /) -> Any:
         """Register a function for an event: `@app.on("stalled")`."""
-        return self.hub.on(event)
+        return self._hub.on(event)

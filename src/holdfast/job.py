@@ -86,7 +86,7 @@ def arguments_of(task: Task[..., Any] | None, raw: bytes) -> dict[str, Any]:
     """Stored arguments by name: rebuilt if the task is known here, else plain JSON."""
     if task is not None:
         try:
-            return task.decode(raw)
+            return task._decode(raw)
         except ArgumentsRejected:  # an older or newer signature: still worth showing
             pass
     return plain_args(raw)
@@ -156,8 +156,13 @@ class Job(Generic[R]):
         return headers_of(self._record.options)
 
     @property
-    def created(self) -> bool:
+    def is_new(self) -> bool:
         """False if enqueue found an existing job: the same id, or a live one with the same key."""
+        return self._created
+
+    @property
+    def created(self) -> bool:
+        """The same as `is_new`."""
         return self._created
 
     @property
@@ -384,7 +389,7 @@ class DeadLetter:
     revived_at: datetime | None
 
     @classmethod
-    def of(cls, letter: records.DeadLetter) -> DeadLetter:
+    def _of(cls, letter: records.DeadLetter) -> DeadLetter:
         """Convert a stored letter to its public form: arguments as plain values, times as aware datetimes."""
         return cls(
             id=letter.id,

@@ -204,6 +204,19 @@ def renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
     warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
+def once_public(owner: str, names: str) -> Callable[[object, str], Any]:
+    """A `__getattr__` for internals that once had no underscore: the old spelling still works for one release."""
+    internal = frozenset(names.split())
+
+    def find(self: object, name: str) -> Any:
+        if name not in internal:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        renamed(f"{owner}.{name}", f"internal, {owner}._{name}")
+        return getattr(self, f"_{name}")
+
+    return find
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Job ids: UUID version 7 as canonical 36-character text, increasing within a process. The only I/O is reading system
 # randomness. We generate them ourselves on every Python version because they must increase across the threads of a

@@ -478,12 +478,12 @@ class Dead:
     def discard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Remove the letter; its job stays dead until it is pruned."""
         known, who = _letter_id(id), said_by(by)
-        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known, by=who)))
+        return DeadLetter._of(self._app._do("dead.discard", lambda backend: backend.discard(known, by=who)))
 
     async def adiscard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Async version of `discard`."""
         known, who = _letter_id(id), said_by(by)
-        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known, by=who)))
+        return DeadLetter._of(await self._app._ado(lambda backend: backend.discard(known, by=who)))
 
 
 def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:
@@ -498,7 +498,7 @@ def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: s
 
 async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> list[DeadLetter]:
     if query == JobQuery():
-        return [DeadLetter.of(letter) for letter in await backend.letters(wanted)]
+        return [DeadLetter._of(letter) for letter in await backend.letters(wanted)]
     seen = replace(
         wanted,
         queue=wanted.queue if query.queue is None else query.queue,
@@ -507,7 +507,7 @@ async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> li
     )
     now = await backend.clock()
     found = [letter for letter in await backend.letters(seen) if matches_letter(query, letter, now)]
-    return [DeadLetter.of(letter) for letter in found[: wanted.limit]]
+    return [DeadLetter._of(letter) for letter in found[: wanted.limit]]
 
 
 def _letter_id(letter: JobOrId | DeadLetter) -> str:
@@ -518,7 +518,7 @@ async def _letter(id: str, backend: Backend) -> DeadLetter:
     letter = await backend.letter(id)
     if letter is None:
         raise JobNotFound(id, "dead letter")
-    return DeadLetter.of(letter)
+    return DeadLetter._of(letter)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

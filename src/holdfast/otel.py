@@ -63,7 +63,7 @@ def instrument(
     _instrumented.add(app)
     tracing = _Tracing(tracer_provider, meter_provider, parent)
     app.on_enqueue(tracing.enqueue)
-    app.hooks.add_around(tracing.call, tracing.acall, wanted=tracing.active)
+    app._hooks.add_around(tracing.call, tracing.acall, wanted=tracing.active)
 
 
 class _Tracing:

@@ -42,8 +42,8 @@ R = TypeVar("R")
 class Producer(TaskRouter, Operator):
     """The producer's half of an app."""
 
-    hub: events.Hub
-    hooks: Hooks
+    _hub: events.Hub
+    _hooks: Hooks
     _eager: Eager | None = None  # inside app.eager()
 
     # ------------------------------------------------------------------ enqueue
@@ -51,7 +51,7 @@ class Producer(TaskRouter, Operator):
     def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Store a bound call; repeating it creates no second job. With a connection: in the caller's transaction."""
         connection = checked(call).connection if connection is None else connection
-        if self.hooks.on_enqueue:
+        if self._hooks.on_enqueue:
             call = self._headed(call)
         if self._eager is not None:
             return self._run_eagerly(self._eager, call)
@@ -71,7 +71,7 @@ class Producer(TaskRouter, Operator):
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Async version of `enqueue`."""
         connection = checked(call).connection if connection is None else connection
-        if self.hooks.on_enqueue:
+        if self._hooks.on_enqueue:
             call = self._headed(call)
         if self._eager is not None:
             return await self._arun_eagerly(self._eager, call)
@@ -98,7 +98,7 @@ class Producer(TaskRouter, Operator):
         """The call with what the functions of `@app.on_enqueue` make of its headers, here in the caller's context."""
         before = call.headers
         headers = dict(before)
-        for hook in self.hooks.on_enqueue:
+        for hook in self._hooks.on_enqueue:
             hook(call, headers)
         if headers == before:
             return call
@@ -106,16 +106,16 @@ class Producer(TaskRouter, Operator):
         return BoundCall(replace(call.new, options=options), call.connection)
 
     def _chunk(self, chunk: list[BoundCall[Any]]) -> list[BoundCall[Any]]:
-        return [self._headed(call) for call in chunk] if self.hooks.on_enqueue else chunk
+        return [self._headed(call) for call in chunk] if self._hooks.on_enqueue else chunk
 
     def _stored(self, call: BoundCall[R], record: JobRecord, answer: records.Enqueued) -> Job[R]:
-        if answer.created and self.hub.wanted("enqueued"):
+        if answer.created and self._hub.wanted("enqueued"):
             self._tell_enqueued(call.new)
         app: Holdfast = self  # type: ignore[assignment]
         return Job(app, record, created=answer.created, replaced=answer.replaced)
 
     def _tell_enqueued(self, new: NewJob) -> None:
-        self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
+        self._hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
 
     def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
         """Store many bound calls, up to 1000 per step; returns how many were created and how many already existed."""
@@ -178,7 +178,7 @@ class Producer(TaskRouter, Operator):
         return self._told(chunk, await self._store.acall(partial(store_many, chunk)))
 
     def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
-        if self.hub.wanted("enqueued"):
+        if self._hub.wanted("enqueued"):
             for call, created in zip(chunk, made, strict=True):
                 if created:
                     self._tell_enqueued(call.new)
@@ -202,7 +202,7 @@ class Producer(TaskRouter, Operator):
 
     def _rebuild(self, task: str, raw: bytes) -> Any:
         known = self.find_task(task)
-        return decode_plain(raw) if known is None else known.decode_value(raw)
+        return decode_plain(raw) if known is None else known._decode_value(raw)
 
     def _result(self, job: Job[Any], timeout: Duration | None) -> Any:
         forbid_running_loop("job.result()", "job.aresult()")

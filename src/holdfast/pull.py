@@ -183,7 +183,7 @@ class LeasedJob:
 
     def _succeeded(self, value: Any) -> Settlement:
         task = self._app.find_task(self.task)
-        raw = encode_result(self.task, value, self._app.result_bytes_max) if task is None else task.encode(value)
+        raw = encode_result(self.task, value, self._app.result_bytes_max) if task is None else task._encode(value)
         outcome = Outcome(kind=OutcomeKind.RETURNED, value=raw)
         return settlement_of(self._lease, self._options(), outcome, None)
 
@@ -228,7 +228,7 @@ class Pull:
 
     def __init__(self, app: Holdfast, options: WorkerOptions) -> None:
         self._app, self._options = app, options
-        self._clock: Clock = app.clock
+        self._clock: Clock = app._clock
         self._worker = new_worker(lease=options.lease, queues=options.queues or (), slots=options.slots)
         self._call = self._seen_call = 0
         self._renewed = 0.0  # when the last successful renewal was sent (steady)

@@ -34,7 +34,7 @@ from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import check_headers
 from .job import BoundCall, Job
 from .lifecycle import State
-from .names import check_name, default_task_name, nearest, new_id, renamed
+from .names import check_name, default_task_name, nearest, new_id, once_public, renamed
 from .options import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
@@ -292,8 +292,8 @@ class Using(Generic[P, R]):
         self._task = task
         self._options = options
         self._placement = placement
-        self._group = None if options.group is None else compile_chooser(options.group, "group", task.codec)
-        self._key = None if options.key is None else compile_chooser(options.key, "key", task.codec)
+        self._group = None if options.group is None else compile_chooser(options.group, "group", task._codec)
+        self._key = None if options.key is None else compile_chooser(options.key, "key", task._codec)
 
     def options(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
         """A copy with more options."""
@@ -307,8 +307,8 @@ class Using(Generic[P, R]):
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Validate the arguments and make a call with its id; nothing is stored."""
         task, options, placement = self._task, self._options, self._placement
-        given = task.codec.bind(args, kwargs)
-        raw = task.codec.encode(given, task.args_bytes_max)
+        given = task._codec.bind(args, kwargs)
+        raw = task._codec.encode(given, task._args_bytes_max)
         new = make_job(
             task.name,
             raw,
@@ -359,8 +359,8 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.defaults = options.changed(name=self.name)  # the options of a call that sets none
         self.is_async: bool = inspect.iscoroutinefunction(fn)
-        self.wants_context, parameters = read_parameters(fn, self.name)
-        self.codec = Codec(self.name, fn, parameters)
+        self._wants_context, parameters = read_parameters(fn, self.name)
+        self._codec = Codec(self.name, fn, parameters)
         self._app = app
         self._included_in: weakref.WeakSet[Holdfast] = weakref.WeakSet()
         self._plain: Using[P, R] = Using(self, self.defaults, Placement())
@@ -380,7 +380,7 @@ class Task(Generic[P, R]):
             f"task {self.name!r} is included in {apps} apps. Say which: app.enqueue(task.bind(…))."
         )
 
-    def include_in(self, app: Holdfast) -> None:
+    def _include_in(self, app: Holdfast) -> None:
         """Remember an app that includes this task; called by `app.include`."""
         self._included_in.add(app)
 
@@ -388,7 +388,7 @@ class Task(Generic[P, R]):
         return self._app or (next(iter(self._included_in), None) if len(self._included_in) == 1 else None)
 
     @property
-    def args_bytes_max(self) -> int:
+    def _args_bytes_max(self) -> int:
         app = self._sole_app()
         return ARGS_BYTES_MAX if app is None else app.args_bytes_max
 
@@ -414,28 +414,31 @@ class Task(Generic[P, R]):
         renamed(".using(…)", ".options(…)")
         return self._plain.options(**settings)
 
-    def decode(self, args: bytes) -> dict[str, Any]:
+    def _decode(self, args: bytes) -> dict[str, Any]:
         """Stored arguments as keyword arguments, rebuilt from annotations; InvalidArguments if they do not fit."""
-        return self.codec.decode(args)
+        return self._codec.decode(args)
 
-    def encode(self, value: Any) -> bytes:
+    def _encode(self, value: Any) -> bytes:
         """A result as JSON; InvalidResult if it cannot be stored."""
         app = self._sole_app()
-        return self.codec.encode_value(value, RESULT_BYTES_MAX if app is None else app.result_bytes_max)
+        return self._codec.encode_value(value, RESULT_BYTES_MAX if app is None else app.result_bytes_max)
 
-    def decode_value(self, value: bytes) -> Any:
+    def _decode_value(self, value: bytes) -> Any:
         """A stored result, rebuilt from the return annotation."""
-        return self.codec.decode_value(value)
+        return self._codec.decode_value(value)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now, as a plain call: no job, no retry. Of an async task, a coroutine to await.
 
         A task that wants a Context gets that of the running job, or one with a new id outside of jobs.
         """
-        if not self.wants_context:
+        if not self._wants_context:
             return self.fn(*args, **kwargs)
         lease = Lease(new_id(), "", 0, self.name, self.defaults.queue, b"{}")
         return self.fn(CURRENT.get() or Context(lease), *args, **kwargs)
+
+    if not TYPE_CHECKING:
+        __getattr__ = once_public("task", "codec decode decode_value encode include_in wants_context")
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"

@@ -48,10 +48,10 @@ def test_a_verb_acts_on_what_matches_and_on_nothing_else(app: Holdfast) -> None:
 
 def test_a_dry_run_changes_nothing(app: Holdfast) -> None:
     ids = fill(app)
-    before = app.dump()
+    before = app._dump()
     result = app.bulk("delete", "queue:mail", dry_run=True)
     assert (list(result.matched), result.done) == (ids, {})
-    assert app.dump() == before
+    assert app._dump() == before
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_arguments_that_do_not_fit_a_task_refuse_its_jobs_and_no_other(app: Hold
 
 def test_what_changed_meanwhile_is_refused_by_itself(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = fill(app, delay=60)
-    backend = app.backend
+    backend = app._backend
     real = backend.run_now
 
     async def rival(job_id: str, now: float | None = None, *, by: str = "") -> Any:
@@ -129,7 +129,7 @@ def test_a_store_that_goes_away_ends_it_and_the_rest_can_be_done_later(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(app, 100)
-    backend = app.backend
+    backend = app._backend
     real, calls = backend.cancel, 0
 
     async def cut_off(job_id: str, now: float | None = None, *, by: str = "") -> Any:
@@ -195,7 +195,7 @@ def test_an_obliterated_queue_is_gone_with_its_letters_overrides_and_pauses(app:
     result = app.queues.obliterate("mail")
     assert len(result.done) == 6
     assert "mail" not in {queue.name for queue in app.queues.list()}
-    dump = app.dump()
+    dump = app._dump()
     assert [dump.tables[name] for name in ("jobs", "letters", "overrides", "pauses")] == [(), (), (), ()]
     assert app.queues.obliterate("mail").matched == []  # repeated: nothing is left to do
 

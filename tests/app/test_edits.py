@@ -37,7 +37,7 @@ def test_edited_arguments_are_checked_by_the_signature(app: Holdfast) -> None:
         app.edit(job, args={})
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     for given in (moment, "2030-01-01T00:00:00Z"):  # as Python has it, or as JSON says it
-        assert app.tasks["send"].decode(app.edit(job, args={"to": "bob", "when": given})._record.args) == {
+        assert app.tasks["send"]._decode(app.edit(job, args={"to": "bob", "when": given})._record.args) == {
             "to": "bob",
             "when": moment,
         }
@@ -62,10 +62,10 @@ def test_arguments_of_a_task_that_the_app_does_not_have_are_taken_as_they_are(ap
 )
 def test_what_makes_no_sense_is_refused_before_the_store_is_asked(app: Holdfast, changes: EditSettings) -> None:
     job = enqueued(app)
-    before = app.dump()
+    before = app._dump()
     with pytest.raises(ConfigurationError):
         app.edit(job, **changes)
-    assert app.dump() == before
+    assert app._dump() == before
 
 
 def test_reschedule_takes_a_delay_or_a_time(app: Holdfast) -> None:

@@ -155,9 +155,9 @@ def test_the_apps_size_limits_hold() -> None:
             send.enqueue("x" * 50, "hi")
         with pytest.raises(InvalidArguments, match="at most 50"):
             app.task_by_name("other").enqueue("x" * 50)
-        assert send.encode("x") == b'"x"'
+        assert send._encode("x") == b'"x"'
         with pytest.raises(InvalidResult, match="at most 10"):
-            send.encode("x" * 10)
+            send._encode("x" * 10)
     with pytest.raises(ConfigurationError, match="args_bytes_max"):
         Holdfast("memory://", args_bytes_max=0)
 
@@ -315,7 +315,7 @@ def test_a_job_that_cannot_be_looked_at_is_stored_all_the_same(
         raise BackendUnavailable("busy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory_app.backend, "get", unavailable)
+        patch.setattr(memory_app._backend, "get", unavailable)
         job = send.enqueue("ann", "hi")
     assert job.created
     assert job.refresh().state == "ready"
@@ -325,7 +325,7 @@ def test_a_failing_store_raises_and_the_same_call_can_be_repeated(
     memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = mail(memory_app).bind("ann", "hi")
-    backend = memory_app.backend
+    backend = memory_app._backend
     enqueue_here = backend.enqueue_here
 
     def lost_reply(jobs: Any) -> Any:

@@ -23,6 +23,11 @@ def send(to: str) -> str:
     return f"to {to}"
 
 
+def former(thing: Any) -> Any:
+    """The thing without its types, which no longer know the old spelling."""
+    return thing
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -38,6 +43,9 @@ def send(to: str) -> str:
         (lambda: app.queues.limit("mail", "none"), "limit(…, 'none') is now limit(…, holdfast.UNLIMITED)"),
         (lambda: app.queues.limit("mail", None), "limit(…, None) is now limit(…, holdfast.RESET)"),
         (lambda: app.tasks.limit("send", rate=None), "limit(…, None) is now limit(…, holdfast.RESET)"),
+        (lambda: former(app).dump(), "app.dump is now internal, app._dump"),
+        (lambda: former(app).aim("memory://"), "app.aim is now internal, app._aim"),
+        (lambda: former(send).decode(b'{"to": "ann"}'), "task.decode is now internal, task._decode"),
         (lambda: asyncio.run(app.queues.alimit("mail", "none")), "is now limit(…, holdfast.UNLIMITED)"),
     ],
 )
@@ -75,7 +83,7 @@ def test_what_caught_the_former_error_still_catches() -> None:
     with pytest.raises(holdfast.InvalidArguments, match="arguments of 'send' rejected"):
         send.bind(to=5)  # type: ignore[arg-type]
     with pytest.raises(holdfast.InvalidResult, match="result of 'send' rejected: "):
-        send.encode(object())
+        send._encode(object())
     assert issubclass(holdfast.InvalidResult, errors.ArgumentsRejected)
 
 

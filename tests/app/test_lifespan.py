@@ -112,7 +112,7 @@ def test_an_app_is_configured_after_its_tasks_are_defined(tmp_path: Path, monkey
     app.configure(url=f"sqlite:///{tmp_path}/chosen.db", args_bytes_max=50, imports=["json"])
     with app:
         job = work.enqueue()
-        assert [rule.name for rule in app.queue_rules()] == ["mail"]
+        assert [rule.name for rule in app._queue_rules()] == ["mail"]
         with pytest.raises(ConfigurationError, match=r"already uses sqlite:.*chosen\.db.*app\.close\(\) first"):
             app.configure(url="memory://")
         app.work(drain=True)

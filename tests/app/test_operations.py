@@ -243,7 +243,7 @@ def test_queue_rules_are_declared_at_first_use_and_when_they_change(app: Holdfas
     app.queue("mail")
     app.counts()
     assert app.groups.get("mail", "ann").counts == {"ready": 1, "waiting": 3}
-    assert [rule.name for rule in app.queue_rules()] == ["mail"]
+    assert [rule.name for rule in app._queue_rules()] == ["mail"]
     app.queue("mail", group_limit=2, group_order="relaxed")
     app.groups.limit("mail", "ann", 4)
     assert app.groups.get("mail", "ann").limit == 4

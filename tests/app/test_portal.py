@@ -241,11 +241,11 @@ def in_child(work: Any) -> str:
 def test_a_forked_child_opens_its_own_and_harms_nothing(sqlite_app: Holdfast) -> None:
     send = sqlite_app.task_by_name("x")
     send.enqueue()
-    inherited = sqlite_app.backend
+    inherited = sqlite_app._backend
 
     def child() -> str:
         job = send.enqueue()
-        fresh = sqlite_app.backend is not inherited
+        fresh = sqlite_app._backend is not inherited
         asyncio.run(send.aenqueue())
         sqlite_app.close()
         return f"{job.created} {fresh}"
@@ -254,7 +254,7 @@ def test_a_forked_child_opens_its_own_and_harms_nothing(sqlite_app: Holdfast) ->
     assert in_child(child) == "True True"
     send.enqueue()
     assert sqlite_app.counts()["default"]["ready"] == 6
-    assert sqlite_app.backend is inherited
+    assert sqlite_app._backend is inherited
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -274,13 +274,13 @@ def test_memory_has_one_store_per_app(memory_app: Holdfast) -> None:
     with Holdfast("memory://") as other:
         memory_app.task_by_name("x").enqueue()
         assert other.counts() == {}
-        assert memory_app.open_backend() is memory_app.backend
+        assert memory_app._open_backend() is memory_app._backend
 
 
 def test_another_backend_of_the_same_file_is_a_new_one(sqlite_app: Holdfast) -> None:
     sqlite_app.task_by_name("x").enqueue()
-    other = sqlite_app.open_backend()
-    assert other is not sqlite_app.backend
+    other = sqlite_app._open_backend()
+    assert other is not sqlite_app._backend
 
     async def main() -> int:
         await other.open()
@@ -294,7 +294,7 @@ def test_another_backend_of_the_same_file_is_a_new_one(sqlite_app: Holdfast) -> 
 
 def test_the_backend_may_be_asked_for_on_a_running_loop(app: Holdfast) -> None:
     async def main() -> str:
-        return app.backend.scheme
+        return app._backend.scheme
 
     assert asyncio.run(main()) in ("memory", "sqlite")
 

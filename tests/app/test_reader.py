@@ -129,13 +129,13 @@ def test_an_aimed_app_keeps_its_tasks_and_queues_and_can_be_put_back(memory_app:
     memory_app.queue("bulk", group_limit=3, group_order="relaxed")
     talk = talker(memory_app)
     home = talk.enqueue()
-    before = memory_app.aim(f"sqlite:///{tmp_path / 'other.db'}")
+    before = memory_app._aim(f"sqlite:///{tmp_path / 'other.db'}")
     assert memory_app.url.endswith("other.db")
     assert list(memory_app.jobs()) == []
     away = talk.enqueue()
     assert [queue.group_limit for queue in memory_app.queues.list() if queue.name == "bulk"] == [3]
     memory_app.close()
-    memory_app.aim(*before)
+    memory_app._aim(*before)
     assert memory_app.url == "memory://"
     assert [job.id for job in memory_app.jobs()] == [home.id]
     assert away.id != home.id
@@ -143,5 +143,5 @@ def test_an_aimed_app_keeps_its_tasks_and_queues_and_can_be_put_back(memory_app:
 
 def test_a_dump_holds_everything(memory_app: Holdfast) -> None:
     job = memory_app.task_by_name("far").enqueue()
-    assert job.id in str(memory_app.dump())
-    assert memory_app.dump() == asyncio.run(memory_app.adump())
+    assert job.id in str(memory_app._dump())
+    assert memory_app._dump() == asyncio.run(memory_app._adump())

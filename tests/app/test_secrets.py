@@ -76,7 +76,7 @@ def test_a_store_that_cannot_be_reached_shows_no_password(form: str, caplog: pyt
         if form == ALONE and ":" in password:
             continue
         try:
-            backend = Holdfast(form.format(password)).open_backend()
+            backend = Holdfast(form.format(password))._open_backend()
             asyncio.run(backend.open())
         except HoldfastError as error:
             shown = [*texts_of(error)]

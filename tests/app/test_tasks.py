@@ -42,8 +42,8 @@ def test_a_bare_decorator_and_one_with_options(memory_app: Holdfast) -> None:
     async def rich(ctx: Context, a: int) -> int:
         return a
 
-    assert (plain.name, plain.is_async, plain.wants_context, plain.fn(3)) == ("plain", False, False, 3)
-    assert (rich.is_async, rich.wants_context, rich.defaults.queue) == (True, True, "mail")
+    assert (plain.name, plain.is_async, plain._wants_context, plain.fn(3)) == ("plain", False, False, 3)
+    assert (rich.is_async, rich._wants_context, rich.defaults.queue) == (True, True, "mail")
     assert rich.defaults.retry == RetryPolicy(5)
     assert plain.__doc__ == "Adds nothing."
     assert set(memory_app.tasks) == {"plain", "rich"}

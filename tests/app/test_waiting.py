@@ -22,7 +22,7 @@ class Counted:
         self.asked: list[int] = []
         self.fault: Exception | None = None
         self.looked = threading.Event()
-        backend = app.backend
+        backend = app._backend
         real = backend.ended
 
         async def ended(ids: Sequence[str]) -> Mapping[str, JobRecord | None]:

@@ -67,8 +67,8 @@ class FlowApp(Holdfast):
 
     timed: tuple[int, str] | None = None
 
-    def open_backend(self) -> Any:
-        return super().open_backend() if self.timed is None else Timed(super().open_backend(), *self.timed)
+    def _open_backend(self) -> Any:
+        return super()._open_backend() if self.timed is None else Timed(super()._open_backend(), *self.timed)
 
 
 app = FlowApp(url)
@@ -238,7 +238,7 @@ def run_in_child(run: str, options: dict[str, Any]) -> int:
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for them
     # All that the forked ones need is imported, nothing is opened.
-    assert EmbeddedWorker.__module__ and app.open_backend()
+    assert EmbeddedWorker.__module__ and app._open_backend()
     started: list[int] = []
     for line in sys.stdin:
         asked = json.loads(line)

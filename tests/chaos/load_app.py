@@ -81,7 +81,7 @@ def connection(number: int) -> Any:
 
 
 def join(who: str) -> int:
-    store, number = app.open_backend(), 0
+    store, number = app._open_backend(), 0
     refusals: tuple[type[Exception], ...] = (BackendUnavailable, *collisions())
     while True:
         call = step.using(group=f"{who}-{number % GROUPS}").bind(who, number)

@@ -123,4 +123,4 @@ def test_a_producer_whose_clock_is_off_enqueues_for_now(
 
 
 def _workers(app: Any) -> list[Any]:
-    return list(app.dump().tables["workers"])
+    return list(app._dump().tables["workers"])

@@ -99,7 +99,7 @@ def strangers(app: Holdfast) -> int:
 
 
 def is_apart(app: Holdfast) -> bool:
-    rows = app.dump().tables["overrides"]
+    rows = app._dump().tables["overrides"]
     return any(row["task"] == "fresh" and row["apart"] for row in rows)
 
 

@@ -172,7 +172,7 @@ def test_a_clock_that_is_off_and_a_machine_that_lacks_something_are_wrong(
 def test_looking_changes_nothing(shell: Shell) -> None:
     shell.job(queue="mail")
     with Holdfast(shell.url) as app:
-        before = app.dump()
+        before = app._dump()
     shell("doctor", *shell.app, code=1)
     with Holdfast(shell.url) as app:
-        assert app.dump() == before
+        assert app._dump() == before

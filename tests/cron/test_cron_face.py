@@ -65,7 +65,7 @@ def test_decorators_stack_and_make_tasks_of_plain_functions(app: Holdfast) -> No
     task = app.cron(every=30, name="often")(app.task(name="clean")(clean))
     app.cron("@daily", name="daily")(task)
     assert app.tasks["clean"] is task
-    assert [(entry.name, entry.every, entry.cron) for entry in app.cron_entries()] == [
+    assert [(entry.name, entry.every, entry.cron) for entry in app._cron_entries()] == [
         ("often", 30.0, None),
         ("daily", None, "0 0 * * *"),
     ]
@@ -95,7 +95,7 @@ def test_included_tasks_can_have_entries(app: Holdfast) -> None:
 
     app.include(tasks)
     app.cron(every=60)(shared)
-    assert [entry.name for entry in app.cron_entries()] == ["shared"]
+    assert [entry.name for entry in app._cron_entries()] == ["shared"]
 
 
 def test_an_entry_made_at_run_time_lives_in_the_store(app: Holdfast) -> None:

@@ -67,10 +67,10 @@ def test_a_worker_that_has_much_to_catch_up_with_runs_jobs_meanwhile_and_stops_w
             ran.set()
 
         app.cron(every=1, catch_up="all")(often)
-        [wanted] = app.cron_entries()
+        [wanted] = app._cron_entries()
         await app.aopen()
-        behind = placed(wanted, None, await app.backend.clock() - 80_000)  # 800 writes of 100 ticks each
-        await app.backend.tick(Tick(name="often", version=0, entry=behind))
+        behind = placed(wanted, None, await app._backend.clock() - 80_000)  # 800 writes of 100 ticks each
+        await app._backend.tick(Tick(name="often", version=0, entry=behind))
         await other.using(priority=1).aenqueue()
         async with asyncio.timeout(60):
             async with app.worker():
@@ -90,10 +90,10 @@ def test_a_drain_runs_all_that_was_due_when_it_began(tmp_path: Path) -> None:
         async def often() -> None: ...
 
         app.cron(every=1000, catch_up="all", window=1e6)(often)
-        [wanted] = app.cron_entries()
+        [wanted] = app._cron_entries()
         await app.aopen()
-        behind = placed(wanted, None, await app.backend.clock() - 250_500)
-        await app.backend.tick(Tick(name="often", version=0, entry=behind))
+        behind = placed(wanted, None, await app._backend.clock() - 250_500)
+        await app._backend.tick(Tick(name="often", version=0, entry=behind))
         assert (await app.awork(drain=True)).succeeded == 250
         await app.aclose()
 

@@ -177,7 +177,7 @@ def test_without_an_sdk_nothing_is_added_and_a_context_from_elsewhere_is_handed_
         context.detach(token)
         assert job.headers["traceparent"].split("-")[1:3] == [f"{7:032x}", f"{9:016x}"]
         assert job.headers["baggage"] == "tenant=acme"
-        assert app.hooks.chain([send]) is None, "an attempt costs nothing more"
+        assert app._hooks.chain([send]) is None, "an attempt costs nothing more"
         assert app.work(drain=True).succeeded == 2
 
 

@@ -583,4 +583,4 @@ def test_what_arrives_as_it_is_passes_however_deep(kind: Any, value: object) -> 
 
     fn.__annotations__ = {"x": kind}
     task = Holdfast("memory://").task(name="t")(fn)
-    assert task.decode(task.bind(value).new.args)["x"] == value
+    assert task._decode(task.bind(value).new.args)["x"] == value

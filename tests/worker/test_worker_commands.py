@@ -155,7 +155,7 @@ def test_a_command_is_carried_out_once_though_its_answer_is_lost(monkeypatch: py
     app.on("worker_paused")(lambda event: seen.append("paused"))
 
     async def walk() -> None:
-        backend = app.backend
+        backend = app._backend
         real, calls = backend.answer, 0
 
         async def forgetful(*args: Any, **kwargs: Any) -> bool:

@@ -60,9 +60,9 @@ async def test_a_jobs_life_is_told(app: WorkerApp) -> None:
         def note(event: events.JobEvent) -> None:
             told.append((event.name, event.task, event.attempt))
 
-        app.hub.on(name)(note)
+        app._hub.on(name)(note)
 
-    @app.hub.on("worker_stopped")
+    @app._hub.on("worker_stopped")
     async def stopped(event: events.WorkerStopped) -> None:
         told.append((event.name, "", 0))
 
@@ -92,7 +92,7 @@ async def test_a_jobs_life_is_told(app: WorkerApp) -> None:
 async def test_listeners_run_on_the_handlers_loop(memory_app: WorkerApp) -> None:
     threads: list[int] = []
     for name in ("started", "succeeded", "worker_started"):
-        memory_app.hub.on(name)(lambda event: threads.append(threading.get_ident()))
+        memory_app._hub.on(name)(lambda event: threads.append(threading.get_ident()))
 
     @memory_app.task(name="plain")
     def plain() -> None:
@@ -149,7 +149,7 @@ def _busy_bee() -> None:
 async def test_callbacks_under_way_are_waited_for_at_the_end(memory_app: WorkerApp) -> None:
     done: list[str] = []
 
-    @memory_app.hub.on("succeeded")
+    @memory_app._hub.on("succeeded")
     async def slowly(event: events.Succeeded) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -94,7 +94,7 @@ def test_a_store_that_refuses_recordings_delays_and_loses_no_job(error: Exceptio
         raise error
 
     with app:
-        monkeypatch.setattr(app.backend, "record", refuse)
+        monkeypatch.setattr(app._backend, "record", refuse)
         jobs = [going_on.enqueue(n) for n in range(50)]
         drained = app.work(drain=True)
         assert (drained.succeeded, drained.left) == (50, 0)
@@ -111,7 +111,7 @@ def test_a_recording_without_a_reply_is_repeated_as_it_was_and_counts_once(monke
     def counted() -> None: ...
 
     with app:
-        record = app.backend.record
+        record = app._backend.record
 
         async def lose_reply(recording: Recording, now: float | None = None) -> bool:
             done = await record(recording, now)
@@ -121,7 +121,7 @@ def test_a_recording_without_a_reply_is_repeated_as_it_was_and_counts_once(monke
             again.set()
             return done
 
-        monkeypatch.setattr(app.backend, "record", lose_reply)
+        monkeypatch.setattr(app._backend, "record", lose_reply)
         counted.enqueue()
 
         async def work() -> None:

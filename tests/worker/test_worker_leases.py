@@ -214,7 +214,7 @@ def stuck() -> None:
     print("begun", flush=True)
     threading.Event().wait(60)
 
-make = app.open_backend
+make = app._open_backend
 def cut():
     backend = make()
     renewals = 0
@@ -222,7 +222,7 @@ def cut():
         raise BackendUnavailable("cut by the test")
     backend.renew = renew
     return backend
-app.open_backend = cut
+app._open_backend = cut
 stuck.enqueue()
 app.work(lease=1.0, on_fence="exit", grace=1)
 """

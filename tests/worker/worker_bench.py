@@ -92,15 +92,15 @@ class WorkerApp(TaskRouter):
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         super().__init__()
-        self.hub = Hub()
-        self.hooks = Hooks()
+        self._hub = Hub()
+        self._hooks = Hooks()
         self.make_store = make
         self._store: Backend | None = None
         self.faulty: Faulty | None = None
         self.rules: list[QueueRule] = []
         self.entries: list[CronEntry] = []
 
-    def open_backend(self) -> Any:
+    def _open_backend(self) -> Any:
         backend = self.make_store()
         if self.faulty is not None:
             self.faulty._backend = backend
@@ -112,18 +112,18 @@ class WorkerApp(TaskRouter):
         self.faulty = Faulty(self.make_store())
         return self.faulty
 
-    def queue_rules(self) -> list[QueueRule]:
+    def _queue_rules(self) -> list[QueueRule]:
         return self.rules
 
-    def task_rules(self) -> list[TaskRule]:
+    def _task_rules(self) -> list[TaskRule]:
         return [rule for task in self.tasks.values() for rule in task.defaults.rules()]
 
-    def cron_entries(self) -> list[CronEntry]:
+    def _cron_entries(self) -> list[CronEntry]:
         return self.entries
 
     def listen(self, name: str) -> Listener:
         listener = Listener()
-        self.hub.on(name)(listener)
+        self._hub.on(name)(listener)
         return listener
 
     async def store(self) -> Backend:

@@ -115,7 +115,7 @@ def _names(session: Session) -> frozenset[str] | None:
     if not session.has_code:
         return None
     session.code.import_tasks()
-    return frozenset(entry.name for entry in session.code.cron_entries())
+    return frozenset(entry.name for entry in session.code._cron_entries())
 
 
 def _is_in_code(entry: Entry, names: frozenset[str] | None) -> bool | None:

@@ -45,7 +45,7 @@ def dev(app: str, port: int, app_dir: str, url: str | None, slots: int | None, o
 
     code = import_app(app, app_dir)
     if url is not None:
-        code.aim(url)
+        code._aim(url)
     more = ["--app-dir", app_dir, "--reload"]
     more += [] if slots is None else ["--slots", str(slots)]
     with worker_beside([app, "--url", code.url, *more]) as worker:

@@ -106,7 +106,7 @@ def _look_at_store(session: Session, address: Address, app: AppFacts | None, fin
     try:
         with Holdfast(address.url) as store:
             session.check_store(store, create=False)
-            found = asyncio.run(_ask(store.open_backend(), address, app))
+            found = asyncio.run(_ask(store._open_backend(), address, app))
     except CommandFailed as error:
         findings.append(wrong("store", error.text, error.hint))
         return error.exit

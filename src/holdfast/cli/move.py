@@ -87,7 +87,7 @@ async def _side(app: Holdfast) -> AsyncIterator[Side]:
     from ..backends import parse_url
     from ..mover import Side
 
-    backend = app.open_backend()
+    backend = app._open_backend()
     await backend.open()
     try:
         yield Side(backend, parse_url(app.url).store_name)

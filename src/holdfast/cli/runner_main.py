@@ -85,7 +85,7 @@ def _load(setup: protocol.Setup) -> Holdfast:
     app = import_app(setup.app, setup.app_dir)
     import_modules((*app.imports, *setup.imports))
     if setup.url is not None:
-        app.aim(setup.url)
+        app._aim(setup.url)
     return app
 
 
@@ -117,7 +117,7 @@ async def _serve(
 ) -> Exit:
     """Run the startup functions, say hello, serve. If one fails, the keeper gets the reason and sends no job."""
     try:
-        resources = await app.hooks.start()
+        resources = await app._hooks.start()
     except StartupFailed as error:
         if os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exception(error)

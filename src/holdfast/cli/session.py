@@ -54,7 +54,7 @@ class Session:
             raise click.UsageError("this needs the app: give --app MODULE:APP.")
         app = import_app(self._app, self._app_dir)
         if self._url is not None:
-            app.aim(self._url)
+            app._aim(self._url)
         return app
 
     @property

@@ -120,7 +120,7 @@ def migrate(session: Session) -> int:
     """Upgrade the store's schema to this version's, or create the store if there is none. Safe to repeat."""
     with session.store(create=True) as app:
         session.announce(app)
-        before, after = asyncio.run(_migrate(app.open_backend()))
+        before, after = asyncio.run(_migrate(app._open_backend()))
         if session.as_json:
             session.print.document({"store": app.safe_url, "before": before, "after": after})
         elif before == after:

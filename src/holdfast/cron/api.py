@@ -76,7 +76,7 @@ class Entry:
     pause_reason: str
 
     @classmethod
-    def of(cls, entry: CronEntry, declared_here: Collection[str] | None) -> Entry:
+    def _of(cls, entry: CronEntry, declared_here: Collection[str] | None) -> Entry:
         """Convert a stored entry to its public form."""
         try:
             call = decode_call(entry)
@@ -222,7 +222,7 @@ class Cron:
                 f"a cron entry named {name!r} is already declared. Give one of them another name=."
             )
         try:
-            task.codec.bind((), dict(args))  # raises on a typo here; the values are encoded when a worker starts
+            task._codec.bind((), dict(args))  # raises on a typo here; the values are encoded when a worker starts
         except InvalidArguments as error:
             raise InvalidArguments(
                 task.name,
@@ -331,7 +331,7 @@ class Cron:
     # ------------------------------------------------------------------ internals
 
     def _view(self, entry: CronEntry) -> Entry:
-        return Entry.of(entry, self._declared if self._app.tasks else None)
+        return Entry._of(entry, self._declared if self._app.tasks else None)
 
     async def _list(self, backend: Backend) -> builtins.list[Entry]:
         return [self._view(entry) for entry in await backend.entries()]

@@ -95,7 +95,7 @@ class DjangoHoldfast(Holdfast):
     @property
     def in_sandbox(self) -> bool:
         """Whether `holdfast.testing.sandbox` has taken the store's place."""
-        return isinstance(self.clock, ManualClock)
+        return isinstance(self._clock, ManualClock)
 
     def reread(self) -> None:
         """Follow a changed setting HOLDFAST, as tests change it."""

@@ -167,7 +167,7 @@ class DeferredJob(Job[R]):
 
 def defer(wrapper: Any, app: Holdfast, call: BoundCall[R], enqueue: Callable[[], Job[R]]) -> DeferredJob[R]:
     """Enqueue the call when the transaction commits; its job, with its id, at once."""
-    record = fresh_record(call.new, records.Enqueued(call.id, True), app.clock.wall(), State.SCHEDULED)
+    record = fresh_record(call.new, records.Enqueued(call.id, True), app._clock.wall(), State.SCHEDULED)
     job: DeferredJob[R] = DeferredJob(app, record)
     wrapper.on_commit(lambda: job.stored(enqueue()))
     return job

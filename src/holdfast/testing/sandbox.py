@@ -80,7 +80,7 @@ class Sandbox:
         if not wanted:
             return True
         task = self.app.find_task(job.task)
-        given = {**(task.codec.defaults if task is not None else {}), **job.args}
+        given = {**(task._codec.defaults if task is not None else {}), **job.args}
         return all(name in given and given[name] == value for name, value in wanted.items())
 
     def assert_enqueued(self, what: Wanted, /, *, count: int | None = None, **args: Any) -> list[Job[Any]]:
@@ -200,11 +200,11 @@ def sandbox(app: Holdfast, *, start: float | None = None) -> Iterator[Sandbox]:
     clock = ManualClock(start)
     backend = SandboxBackend(clock)
     gate = StoreHandle(lambda: backend, clock)
-    gate.rules.update({rule.name: rule for rule in app.queue_rules()})
-    before = app.aim("memory://", gate)
+    gate.rules.update({rule.name: rule for rule in app._queue_rules()})
+    before = app._aim("memory://", gate)
     try:
         yield Sandbox(app, clock, gate, backend)
     finally:
         backend.stop_following()
-        app.aim(*before)
+        app._aim(*before)
         gate.close()

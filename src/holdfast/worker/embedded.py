@@ -42,20 +42,20 @@ class HostApp(Protocol):
     def tasks(self) -> Mapping[str, Task[..., Any]]: ...
 
     @property
-    def hub(self) -> events.Hub: ...
+    def _hub(self) -> events.Hub: ...
 
     @property
-    def hooks(self) -> Hooks: ...
+    def _hooks(self) -> Hooks: ...
 
     def find_task(self, name: str) -> Task[..., Any] | None: ...
 
-    def open_backend(self) -> Backend: ...
+    def _open_backend(self) -> Backend: ...
 
-    def queue_rules(self) -> Sequence[QueueRule]: ...
+    def _queue_rules(self) -> Sequence[QueueRule]: ...
 
-    def task_rules(self) -> Sequence[TaskRule]: ...
+    def _task_rules(self) -> Sequence[TaskRule]: ...
 
-    def cron_entries(self) -> Sequence[CronEntry]: ...
+    def _cron_entries(self) -> Sequence[CronEntry]: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class EmbeddedWorker:
         if self._loop is not None:
             raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
         self._loop = asyncio.get_running_loop()
-        hooks = self._app.hooks
+        hooks = self._app._hooks
         hooks.chain(self._app.tasks.values())  # raises if a middleware does not fit a task
         resources = await hooks.start()
         try:
@@ -116,7 +116,7 @@ class EmbeddedWorker:
         reports = Reports(to_keeper.report_soon)
         runner = self.runner_class(
             find_task=self._app.find_task,
-            hub=self._app.hub,
+            hub=self._app._hub,
             slots=self._options.slots,
             reports=reports,
             hand_over=to_keeper.post,
@@ -139,7 +139,7 @@ class EmbeddedWorker:
                 summary = await self._until(ended)
         finally:
             runner.close()
-        await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
+        await self._app._hub.settle(CALLBACKS_WITHIN_SECONDS)
         return Drained(summary.succeeded, summary.failed, summary.left)
 
     def request_stop(self) -> None:
@@ -168,7 +168,7 @@ class EmbeddedWorker:
     # ------------------------------------------------------------------ internals
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
-        return InProcessRunners(runner, self._app.hub, signals, self._task_names)
+        return InProcessRunners(runner, self._app._hub, signals, self._task_names)
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
@@ -179,7 +179,7 @@ class EmbeddedWorker:
                 "Import the modules that define the tasks, or say queues=."
             )
         return Keeper(
-            backend=app.open_backend(),
+            backend=app._open_backend(),
             declared=self._declared(),
             options=options,
             queues=queues,

@@ -89,7 +89,7 @@ class InlineWorker(EmbeddedWorker):
         assert isinstance(runner, InlineRunner)  # noqa: S101 - runner_class above
         runner.on_interrupt = self.request_stop
         self._runner = runner
-        return _InlineRunners(runner, self._app.hub, signals)
+        return _InlineRunners(runner, self._app._hub, signals)
 
     def _declared(self) -> Declared:
         declared = super()._declared()

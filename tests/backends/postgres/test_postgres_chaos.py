@@ -218,7 +218,7 @@ def test_a_worker_says_loudly_that_the_server_stands_still_and_goes_on_after_it(
     with Holdfast(mortal.url(call_timeout="0.5")) as app:
         told: dict[str, threading.Event] = {name: threading.Event() for name in ("renewal_failed", "store_blocked")}
         for name, event in told.items():
-            app.hub.on(name)(lambda _, event=event: event.set())
+            app._hub.on(name)(lambda _, event=event: event.set())
 
         @app.task(name="note")
         def note(n: int) -> int:

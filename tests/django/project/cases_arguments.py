@@ -25,11 +25,11 @@ class Arguments(SimpleTestCase):
 
     def test_plain_values_of_django_travel(self) -> None:
         call = take.bind(Decimal("1.10"), AT, ID, mark_safe("<b>"), more={"a": [gettext_lazy("Yes")]})
-        given = take.decode(call.new.args)
+        given = take._decode(call.new.args)
         self.assertEqual((given["number"], given["at"], given["id"], given["text"]), (Decimal("1.10"), AT, ID, "<b>"))
         with override("de"):
             call = take.bind(Decimal(1), AT, ID, gettext_lazy("Yes"), more=gettext_lazy("No"))
-        given = take.decode(call.new.args)
+        given = take._decode(call.new.args)
         self.assertEqual((given["text"], given["more"]), ("Ja", "Nein"))
 
     def test_models_are_refused_with_advice(self) -> None:

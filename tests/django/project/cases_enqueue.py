@@ -179,7 +179,7 @@ class OtherStore(StoreCase):
 
     def test_headers_are_those_of_the_call(self) -> None:
         where = ["call"]
-        self.addCleanup(app.hooks.on_enqueue.clear)
+        self.addCleanup(app._hooks.on_enqueue.clear)
 
         @app.on_enqueue
         def say(call: Any, headers: dict[str, str]) -> None:

@@ -55,7 +55,7 @@ def _show_shop(folder: Path, *, port: int, opens: bool | None) -> int:
     from .shop import app, keep_busy
 
     url = f"sqlite:///{folder.absolute() / 'shop.db'}"
-    app.aim(url)
+    app._aim(url)
     with worker_beside(["holdfast.cli.demo.shop:app", "--url", url]) as worker, keep_busy(url):
         return serve_beside(worker, app, port=port, opens=opens)
 

@@ -61,7 +61,7 @@ class Stage:
                     show(frame)
             finally:
                 self._stop()
-            dump = app.dump()
+            dump = app._dump()
         return verdict_of(dump, self.journal.read(), plan)
 
     # ------------------------------------------------------------------ setup

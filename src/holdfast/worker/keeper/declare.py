@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class DeclaringApp(Protocol):
     """An app, as far as its declarations go."""
 
-    def queue_rules(self) -> Sequence[QueueRule]: ...
+    def _queue_rules(self) -> Sequence[QueueRule]: ...
 
-    def task_rules(self) -> Sequence[TaskRule]: ...
+    def _task_rules(self) -> Sequence[TaskRule]: ...
 
-    def cron_entries(self) -> Sequence[CronEntry]: ...
+    def _cron_entries(self) -> Sequence[CronEntry]: ...
 
 
 class Declared(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Declared(Struct, frozen=True):
 
 
 def declared_by(app: DeclaringApp) -> Declared:
-    return Declared(tuple(app.queue_rules()), tuple(app.task_rules()), tuple(app.cron_entries()))
+    return Declared(tuple(app._queue_rules()), tuple(app._task_rules()), tuple(app._cron_entries()))
 
 
 class Declarations:

@@ -60,8 +60,8 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
         )
         for task in app.tasks.values()
     ]
-    app.hooks.chain(app.tasks.values())  # raises if a middleware does not fit a task
-    facts = app.hub.names, result_bytes_max
+    app._hooks.chain(app.tasks.values())  # raises if a middleware does not fit a task
+    facts = app._hub.names, result_bytes_max
     return protocol.Hello(protocol.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
 
@@ -91,7 +91,7 @@ class RunnerEndpoint(asyncio.Protocol):
         self._quit = asyncio.Event()
         self._runner = Runner(
             find_task=app.find_task,
-            hub=app.hub,
+            hub=app._hub,
             slots=setup.slots,
             reports=self._reports,
             hand_over=self._hand_over,
@@ -101,7 +101,7 @@ class RunnerEndpoint(asyncio.Protocol):
             on_fault=lambda: os._exit(BROKEN),
             on_memory_error=lambda: self._limits is not None and self._limits.lift(),
             after_call=leave_if_child,
-            around=app.hooks.chain(app.tasks.values()),
+            around=app._hooks.chain(app.tasks.values()),
             resources=self._resources,
         )
         self._frame_handlers: dict[type, Callable[[Any], None]] = {
@@ -125,8 +125,8 @@ class RunnerEndpoint(asyncio.Protocol):
         await self._quit.wait()
         flushing.cancel()
         deadline = loop.time() + CALLBACKS_WITHIN_SECONDS
-        await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
-        await self._app.hooks.stop(self._resources, max(0.0, deadline - loop.time()))
+        await self._app._hub.settle(CALLBACKS_WITHIN_SECONDS)
+        await self._app._hooks.stop(self._resources, max(0.0, deadline - loop.time()))
         self._runner.close()
 
     # ------------------------------------------------------------------ frames from the keeper

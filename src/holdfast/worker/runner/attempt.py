@@ -314,14 +314,14 @@ class Runner:
             return
         task, context = run.task, run.context
         try:
-            arguments = task.decode(run.lease.args)
+            arguments = task._decode(run.lease.args)
         except BaseException as fault:  # decoding may run user code of the arguments' classes
             self._end(run, undecodable(fault), fault)
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
             if self._around is None:
-                value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
+                value = await (task.fn(context, **arguments) if task._wants_context else task.fn(**arguments))
             else:
                 value = await self._around.acall(context, _bound(task, context, arguments))
         except CancelRequested as fault:
@@ -351,14 +351,14 @@ class Runner:
             outcome = STOPPED
         else:
             try:
-                arguments = task.decode(run.lease.args)
+                arguments = task._decode(run.lease.args)
             except BaseException as fault:
                 outcome, error = undecodable(fault), fault
             else:
                 CURRENT.set(context)
                 try:
                     if self._around is None:
-                        value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
+                        value = task.fn(context, **arguments) if task._wants_context else task.fn(**arguments)
                     else:
                         value = self._around.call(context, _bound(task, context, arguments))
                 except CancelRequested as fault:
@@ -519,7 +519,7 @@ class _ThreadCall:
 
 def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
     """The handler's call, as the innermost middleware calls it."""
-    return partial(task.fn, context, **arguments) if task.wants_context else partial(task.fn, **arguments)
+    return partial(task.fn, context, **arguments) if task._wants_context else partial(task.fn, **arguments)
 
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
