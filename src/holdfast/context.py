@@ -481,7 +481,15 @@ def interrupted(lease: Lease) -> Release | Settlement:
     return Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=True, failure=failure)
 
 
-def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float | None, retain: float) -> Settlement:
+def settlement_for(
+    job_id: str,
+    token: str,
+    outcome: Outcome,
+    *,
+    retry_in: float | None,
+    retain: float,
+    ran: float | None = None,
+) -> Settlement:
     """Turn an outcome into the settlement the store carries out.
 
     `retry_in` is the back-off before the next attempt, or None if no retry is left or the error is not retryable;
@@ -489,7 +497,7 @@ def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float
     """
     kind = outcome.kind
     if kind is OutcomeKind.RETURNED:
-        return Settlement(id=job_id, token=token, ending=Ending.SUCCEEDED, value=outcome.value, retain=retain)
+        return Settlement(id=job_id, token=token, ending=Ending.SUCCEEDED, value=outcome.value, retain=retain, ran=ran)
     if kind is OutcomeKind.SNOOZED:
         return Settlement(id=job_id, token=token, ending=Ending.SNOOZED, delay=outcome.delay or 0.0, retain=retain)
     if kind is OutcomeKind.CANCELLED:

@@ -263,3 +263,4 @@ class Settlement(Struct, frozen=True, kw_only=True):
     reason: str | None = None  # buried
     alone: bool = False  # stalled: no other job was running in the process that died
     retain: float = 86400.0  # seconds a finished job is kept
+    ran: float | None = None  # seconds its handler ran, measured around it; for the worker's log, never stored

@@ -85,13 +85,38 @@ async def test_a_snooze_and_a_cancellation_are_logged(memory_app: WorkerApp, cap
     assert events_of(caplog)[-1] == "cancelled"
 
 
+async def test_the_run_time_counts_from_the_handlers_beginning(
+    memory_app: WorkerApp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease may wait in its runner, and an outcome for its exchange; neither is the handler's time."""
+    caplog.set_level("INFO", logger="holdfast")
+    clock, log = ManualClock(), JobLog("all", ManualClock())
+    lease = Lease("id", "token", 1, "t", "q", b"{}", started_at=1000.0)
+    log.started([lease])
+    log.succeeded([lease], [0.25], clock.steady() + 9.0)
+    failed = Settlement(id="id", token=lease.token, ending=Ending.RETRY, ran=0.5)
+    log.ended(lease, failed, clock.steady() + 9.0)
+    assert [vars(record)["run_seconds"] for record in about_jobs(caplog)[1:]] == [0.25, 0.5]
+    settled: list[Settlement] = []
+
+    @memory_app.task(name="twice", retry=RetryPolicy.fixed(0, limit=1))
+    async def twice(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError
+
+    monkeypatch.setattr(JobLog, "ended", lambda self, lease, one, at: settled.append(one))
+    await memory_app.put(twice.bind())
+    await memory_app.drain()
+    assert [one.ran is not None and 0.0 < one.ran < 300.0 for one in settled] == [True]
+
+
 async def test_a_busy_worker_sums_up_unless_told_to_log_all(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="holdfast")
     clock = ManualClock()
     leases = [Lease(f"j{n}", f"t{n}", 1, f"task{n % 2}", "q", b"{}") for n in range(3 * LINES_PER_SECOND)]
     log = JobLog(None, clock)
     log.started(leases)
-    log.succeeded(leases, clock.steady())
+    log.succeeded(leases, [None] * len(leases), clock.steady())
     log.close()
     assert events_of(caplog) == ["started"] * LINES_PER_SECOND + ["summed_up"]
     summary = about_jobs(caplog)[-1]

@@ -305,7 +305,7 @@ class _Attempt:
         from django.utils.json import normalize_json
 
         plain = normalize_json(value)
-        self._registered.encode(plain)
+        self._registered._encode(plain)
         return plain
 
     def succeeded(self, value: Any) -> None:

@@ -362,6 +362,7 @@ class ExchangeLoop:
         lost: list[Lease] = []
         seen: list[events.Event] = []
         succeeded: list[Lease] = []
+        ran: list[float | None] = []
         journal = self._signals.journal
         room, counts = journal.room, journal.counts
         successes = self._runners.wanted("succeeded")
@@ -376,6 +377,7 @@ class ExchangeLoop:
                     continue
                 if settlement.ending is Ending.SUCCEEDED:
                     succeeded.append(lease)
+                    ran.append(settlement.ran)
                     if not (successes or len(succeeded) <= room):
                         continue
                 else:
@@ -403,7 +405,7 @@ class ExchangeLoop:
             if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
         if succeeded:
-            self._job_log.succeeded(succeeded, ended_at)
+            self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
             journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
             if not successes:

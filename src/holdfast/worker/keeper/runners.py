@@ -258,17 +258,18 @@ class JobLog:
                 logs.job_started(lease, max(0.0, lease.started_at - lease.due_at))
             self._sum_up("started", leases[room:])
 
-    def succeeded(self, leases: Sequence[Lease], ended_at: float) -> None:
+    def succeeded(self, leases: Sequence[Lease], ran: Sequence[float | None], ended_at: float) -> None:
         """The store accepted these successes, which this keeper had at `ended_at` (steady)."""
         if self._each and logs.jobs_logger.isEnabledFor(logging.INFO):
             room = self._room(len(leases))
-            for lease in islice(leases, room):
-                logs.job_succeeded(lease, max(0.0, lease.started_at - lease.due_at), self._run(lease, ended_at))
+            for lease, seconds in islice(zip(leases, ran, strict=True), room):
+                wait = max(0.0, lease.started_at - lease.due_at)
+                logs.job_succeeded(lease, wait, self._run(lease, seconds, ended_at))
             self._sum_up("succeeded", leases[room:])
 
     def ended(self, lease: Lease, settlement: Settlement, ended_at: float) -> None:
         """The store accepted another outcome than a success."""
-        run, ending = self._run(lease, ended_at), settlement.ending
+        run, ending = self._run(lease, settlement.ran, ended_at), settlement.ending
         if ending is Ending.RETRY:
             if self._failures:
                 logs.attempt_failed(lease, settlement, run)
@@ -287,8 +288,9 @@ class JobLog:
             counts, self._more = self._more, Counter()
             logs.job_summed_up(counts, self._clock.steady() - self._second)
 
-    def _run(self, lease: Lease, ended_at: float) -> float:
-        return max(0.0, ended_at - self._offset - lease.started_at)
+    def _run(self, lease: Lease, ran: float | None, ended_at: float) -> float:
+        """How long the handler ran; of one whose process died, the time since its lease."""
+        return ran if ran is not None else max(0.0, ended_at - self._offset - lease.started_at)
 
     def _room(self, wanted: int) -> int:
         """How many of these lines fit into the current second."""

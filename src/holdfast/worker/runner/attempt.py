@@ -18,6 +18,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ... import events, logs
 from ...context import (
     CURRENT,
@@ -45,6 +47,7 @@ from ...context import (
     traceback_of,
     undecodable,
 )
+from ...lifecycle import Settlement
 from ...records import Lease, Release
 
 if TYPE_CHECKING:
@@ -413,14 +416,20 @@ class Runner:
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
         self._forget(run)
+        ran = run.seconds
         if run.began:
-            self._seconds += run.seconds or time.monotonic() - run.began
+            ran = ran or time.monotonic() - run.began
+            self._seconds += ran
         if self._on_end is not None:
             self._on_end(run.context)
         if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # the common case
-            end: Ended = settlement_for(lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain)
+            end: Ended = settlement_for(
+                lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain, ran=ran
+            )
         else:
             end = self._conclude(run, outcome, error)
+            if isinstance(end, Settlement):
+                end = replace(end, ran=ran)
         self._ended.append(end)
         if not self._handing_over:
             self._hand_over_soon()
