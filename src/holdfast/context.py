@@ -259,6 +259,8 @@ class Context:
 
 
 CURRENT: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
+# Whether handlers run in the thread that drains them, where a test has its open transaction.
+INLINE: ContextVar[bool] = ContextVar("holdfast_inline", default=False)
 
 
 def _shown(value: Any) -> str:

@@ -21,6 +21,7 @@ from ..errors import CronEntryNotFound, HoldfastError, JobNotFound
 from ..job import Job as StoredJob
 from ..job import plain_args
 from ..lifecycle import State
+from ..operator import LETTERS_SEEN_MAX
 from ..redact import Redact
 from .application import DjangoHoldfast, the_app
 from .models import CronEntry, DeadLetter, Job
@@ -204,7 +205,9 @@ class DeadLetterPages(StorePages):
     }
 
     def rows(self, app: DjangoHoldfast, params: Any) -> tuple[list[dict[str, Any]], str | None]:
-        found = app.dead.list(params.get("q") or None, limit=PAGE_ROWS)
+        begin = _place(params.get("after"))
+        found = app.dead.list(params.get("q") or None, limit=begin + PAGE_ROWS + 1)[begin:]
+        older = str(begin + PAGE_ROWS) if len(found) > PAGE_ROWS else None
         return [
             {
                 "link": f"{quote(letter.id, safe='')}/",
@@ -214,8 +217,8 @@ class DeadLetterPages(StorePages):
                     "" if letter.error is None else f"{letter.error.type}: {letter.error.text}"[:120],
                 ],
             }
-            for letter in found
-        ], None  # fmt: skip
+            for letter in found[:PAGE_ROWS]
+        ], older  # fmt: skip
 
     def facts(self, app: DjangoHoldfast, id: str) -> tuple[dict[str, Any], list[str]]:
         letter = app.dead.get(id)
@@ -228,6 +231,11 @@ class DeadLetterPages(StorePages):
             "dashboard": _dashboard(app, "job", id=letter.id),
         }  # fmt: skip
         return facts, [] if letter.revived_at is not None else ["revive", "discard"]
+
+
+def _place(text: str | None) -> int:
+    """Where a page begins. Each page reads the letters before it, too, so there is an end to it."""
+    return min(int(text), LETTERS_SEEN_MAX) if text and text.isdecimal() and len(text) <= 9 else 0
 
 
 @admin.register(CronEntry)

@@ -7,14 +7,18 @@ job must not fail because a database was restarted since the last one. Nothing i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 
-from ..context import Context
+from ..context import INLINE, Context
 from ..hooks import AsyncCallNext, CallNext
 
 
@@ -29,13 +33,46 @@ def around(ctx: Context, call_next: CallNext) -> Any:
 
 
 async def aaround(ctx: Context, call_next: AsyncCallNext) -> Any:
-    """Around an async handler. Its database calls get a thread of their own (as a request's do), ended with it."""
+    """Around an async handler. Its database calls get a thread of their own (as a request's do), ended with it.
+
+    Inline they are made in the calling thread instead, which has the test's open transaction.
+    """
     async with ThreadSensitiveContext() as own:
+        if INLINE.get():
+            SyncToAsync.context_to_thread_executor[own] = _CallingThread()
+            return await call_next()
         try:
             return await call_next()
         finally:
             if own in SyncToAsync.context_to_thread_executor:  # it used that thread
                 await sync_to_async(connections.close_all)()
+
+
+class _CallingThread(Executor):
+    """Runs the sync code of an async handler at once in this thread, while its loop is not marked as running."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        loop = asyncio._get_running_loop()
+        if isinstance(fn, partial) and fn.args[:1] == (loop,):  # asgiref's own: where async_to_sync() will look
+            fn = partial(fn.func, _Occupied(), *fn.args[1:], **fn.keywords)
+        asyncio._set_running_loop(None)
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # a Future's own way: raised where it is awaited
+            future.set_exception(error)
+        finally:
+            asyncio._set_running_loop(loop)
+        return future
+
+
+class _Occupied:
+    """In place of a loop that waits for this very code: async_to_sync() takes a new loop instead of waiting for it."""
+
+    create_task = None
+
+    def call_soon_threadsafe(self, *_: object) -> None:
+        raise RuntimeError("this loop is occupied")
 
 
 class _AtThreadEnd:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from .. import events
-from ..context import CancelRequested, Outcome, OutcomeKind, Stop, Verdict
+from ..context import INLINE, CancelRequested, Outcome, OutcomeKind, Stop, Verdict
 from ..options import WorkerOptions
 from .embedded import Drained, EmbeddedWorker, HostApp
 from .keeper.declare import Declared
@@ -48,6 +48,7 @@ class InlineRunner(Runner):
         super().__init__(slots=slots, **wiring)
         self._pool = _CallingThread(slots, "holdfast-handler")
         self.context = contextvars.copy_context()  # the caller's
+        self.context.run(INLINE.set, True)
         self.on_interrupt: Callable[[], None] = lambda: None
         self.interrupt: BaseException | None = None
         self.failure: BaseException | None = None  # the first that made an attempt fail

@@ -10,6 +10,7 @@ from django.test import Client, TransactionTestCase
 
 from holdfast import State
 from holdfast.django import app
+from holdfast.django.admin import PAGE_ROWS
 
 from .shop.tasks import fail, pay
 
@@ -53,6 +54,22 @@ class Admin(TransactionTestCase):
         self.assertContains(client.get(LETTERS), self.dead.id)
         self.assertContains(client.get(f"{LETTERS}{self.dead.id}/"), "Revive")
         self.assertContains(client.get(CRON), "nightly")
+
+    def test_dead_letters_come_in_pages(self) -> None:
+        app.enqueue_many(fail.bind(str(n)) for n in range(PAGE_ROWS + 1))
+        app.work(drain=True)
+        client = login(superuser=True)
+        newest = [letter.id for letter in app.dead.list(limit=1000)]
+        self.assertEqual(len(newest), PAGE_ROWS + 2)
+        first = client.get(LETTERS)
+        self.assertContains(first, newest[PAGE_ROWS - 1])
+        self.assertNotContains(first, newest[PAGE_ROWS])
+        self.assertContains(first, f"after={PAGE_ROWS}")
+        second = client.get(LETTERS, {"after": str(PAGE_ROWS)})
+        self.assertContains(second, newest[-1])
+        self.assertNotContains(second, newest[PAGE_ROWS - 1])
+        self.assertNotContains(second, "after=")
+        self.assertContains(client.get(LETTERS, {"after": "<x>"}), newest[0])
 
     def test_verbs_change_the_store(self) -> None:
         client = login(superuser=True)

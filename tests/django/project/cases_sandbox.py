@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection, transaction
+from django.db.models.signals import post_save
 from django.test import TestCase, TransactionTestCase
 
 from holdfast import Holdfast
@@ -13,7 +14,7 @@ from holdfast.testing import sandbox
 
 from .cases_enqueue import Oops
 from .shop.models import Order
-from .shop.tasks import pay
+from .shop.tasks import apay, pay
 
 
 class Rules:
@@ -60,6 +61,22 @@ class Rules:
         self.assertEqual(self.box.drain(inline=True, raises=True).succeeded, 1)
         order.refresh_from_db()
         self.assertEqual((order.state, job.refresh().value), ("paid", "paid"))
+
+    def test_inline_an_async_job_sees_the_rows_of_the_test(self) -> None:
+        heard: list[Any] = []
+
+        async def on_save(sender: Any, instance: Any, **_: Any) -> None:
+            heard.append(await Order.objects.filter(pk=instance.pk).acount())
+
+        order = Order.objects.create()
+        post_save.connect(on_save, sender=Order)
+        try:
+            jobs = [apay.enqueue(order.pk), apay.enqueue(order.pk)]
+            self.assertEqual(self.box.drain(inline=True, raises=True).succeeded, 2)
+        finally:
+            post_save.disconnect(on_save, sender=Order)
+        order.refresh_from_db()
+        self.assertEqual((order.state, jobs[1].refresh().value, heard), ("paid", "paid", [1, 1]))
 
     def test_another_app_in_a_sandbox_takes_djangos_connection_too(self) -> None:
         other = Holdfast("memory://")

@@ -30,6 +30,15 @@ async def acount() -> int:
 
 
 @app.task(retry=0)
+async def apay(order: int) -> str:
+    """Change a row from async code."""
+    placed = await Order.objects.aget(pk=order)
+    placed.state = "paid"
+    await placed.asave()
+    return str(placed.state)
+
+
+@app.task(retry=0)
 def fail(secret_token: str = "") -> None:
     """Fail for good."""
     raise ValueError("out of stock")
