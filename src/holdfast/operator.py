@@ -21,7 +21,7 @@ from . import bulk as bulks
 from .actions import EditSettings
 from .bulk import BulkResult, BulkSettings
 from .clock import moment, to_seconds
-from .errors import ConfigurationError, JobNotFound
+from .errors import ConfigurationError, JobNotFound, QueryRejected
 from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
@@ -499,6 +499,8 @@ def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: s
 async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> list[DeadLetter]:
     if query == JobQuery():
         return [DeadLetter._of(letter) for letter in await backend.letters(wanted)]
+    if any(condition.field == "header" for condition in query.more):
+        raise QueryRejected("dead letters have no headers. Ask their jobs: app.jobs('dead header.NAME:VALUE').")
     seen = replace(
         wanted,
         queue=wanted.queue if query.queue is None else query.queue,

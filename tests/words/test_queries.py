@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import QueryRejected, State
+from holdfast import Holdfast, QueryRejected, State
+from holdfast.headers import with_headers
 from holdfast.lifecycle import Failure
 from holdfast.queries import continued, make_query, matches, parse_query, position, position_text, without_states
 from holdfast.queries.language import words_of
@@ -30,6 +31,17 @@ def test_exact_names_are_fields_and_everything_else_is_a_condition() -> None:
         Condition(field="attempts", tests=(Wanted(op=">", parts=("3",), number=3.0),)),
         Condition(field="args", tests=(Wanted(parts=("42",), number=42.0),), path=("user", "id")),
     )
+
+
+def test_a_header_is_compared_as_text_under_its_name() -> None:
+    headed = job(options=with_headers(None, {"tenant": "acme", "request.id": "42"}))
+    for text, found in {"header.request.id:42": True, "header.tenant:a*,b": True, "header.tenant:>1": False}.items():
+        assert matches(parse_query(text), headed, 0.0) is found, text
+    assert not matches(parse_query("header.tenant:*"), job(), 0.0)
+    with pytest.raises(QueryRejected, match=r"needs the header's name. Write header.tenant:acme"):
+        parse_query("header:acme")
+    with pytest.raises(QueryRejected, match="dead letters have no headers"):
+        Holdfast("memory://").dead.list("header.tenant:acme")
 
 
 def test_quotes_keep_spaces_commas_stars_and_dots() -> None:

@@ -25,10 +25,11 @@ from .pages import GROUPINGS, Grouping
 
 QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 FIELDS = (
-    *("state", "queue", "task", "group", "key", "id", "worker", "reason", "error", "args", "text"),
+    *("state", "queue", "task", "group", "key", "id", "worker", "reason", "error", "args", "header", "text"),
     *("age", "wait", "running", "due", "finished", "attempts", "failures", "stalls", "priority"),
 )
 _NAMES = ("queue", "task", "group", "key", "worker")  # fields of JobQuery for one exact name
+_PATHS = ("args", "header")  # fields that go on with a dot and a name
 _STATE_WORDS = (*State, "live", "finished")
 _OPS: tuple[Comparison, ...] = ("<=", ">=", "<", ">", "=")
 _NUMBER = re.compile(r"[+-]?\d{1,300}(\.\d{1,300})?([eE][+-]?\d{1,3})?")
@@ -116,7 +117,7 @@ class _Reading:
             return
         name, value = inner.text[:colon], inner.cut(colon + 1)
         field, dot, _ = name.partition(".")
-        if field not in FIELDS or (dot and field != "args"):
+        if field not in FIELDS or (dot and field not in _PATHS):
             near = _nearest(field, FIELDS)
             known = ", ".join(f"{one}:" for one in FIELDS)
             raise QueryRejected(
@@ -127,6 +128,8 @@ class _Reading:
         path = [part.text for part in inner.cut(0, colon).split(".")[1:]]
         if dot and not all(path):
             raise QueryRejected("a name is missing behind the dot. Write args.user.id:42.", inner.column)
+        if field == "header" and not dot:
+            raise QueryRejected("header: needs the header's name. Write header.tenant:acme.", inner.column)
         self._condition(field, tuple(path), value, negated)
 
     def _bare(self, word: Word, negated: bool) -> None:
@@ -162,7 +165,7 @@ class _Reading:
         ):
             self._fields[field] = check_name(value.text, field)
         else:
-            tests = tuple(_wanted(field, bool(path), one) for one in values)
+            tests = tuple(_wanted(field, field == "args" and bool(path), one) for one in values)
             self._more.append(Condition(field=field, tests=tests, path=path, negated=negated))
 
     def _narrow(self, states: Iterable[State], negated: bool) -> None:
@@ -182,6 +185,7 @@ _EXAMPLES = {
     **dict.fromkeys(NUMBERS, ">3"),
     "state": "dead",
     "error": "Timeout",
+    "header": "acme",
     "args": '"text in it"',
     "id": "0a1b2c3d",
 }

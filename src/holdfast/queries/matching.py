@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..headers import headers_of
 from ..lifecycle import State
 from ..records import Condition, DeadLetter, JobQuery, JobRecord, Wanted
 from .pages import Grouping
@@ -24,7 +25,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
-_PAYLOAD = frozenset({"args", "text"})
+_PAYLOAD = frozenset({"args", "header", "text"})
 _FAILURES = frozenset({"error", "text"})
 
 # Seconds, for a job at a time; None: the condition does not apply to it.
@@ -51,7 +52,7 @@ def needs_clock(query: JobQuery) -> bool:
 
 
 def reads_payload(query: JobQuery) -> bool:
-    """Whether a condition looks at arguments, which are not read otherwise."""
+    """Whether a condition looks at arguments or headers, which are not read otherwise."""
     return any(condition.field in _PAYLOAD for condition in query.more)
 
 
@@ -134,6 +135,9 @@ def _test(condition: Condition, wanted: Wanted, job: JobRecord, now: float) -> b
         return bool(job.errors) and any(_contains(wanted.parts, text) for text in _latest(job))
     if field == "args" and condition.path:
         return any(_equals(wanted, value) for value in _values(_decoded(job.args), condition.path))
+    if field == "header":
+        text = headers_of(job.options).get(".".join(condition.path))
+        return text is not None and fits(wanted.parts, text)
     texts = [job.args.decode(errors="replace")]
     if field == "text":
         texts += [*_latest(job), *(text for get in TEXTS.values() if (text := get(job)))]

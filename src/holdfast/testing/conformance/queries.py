@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...headers import with_headers
 from ...lifecycle import Ending, Failure, State
 from ...queries import continued, grouped_under, matches, parse_query
 from ...queries.pages import GROUPINGS, Grouping, JobPage, Look
@@ -58,6 +59,13 @@ FOUND: dict[str, set[str]] = {
     "args.nothing:null": {"mail"},
     "args.user:42": set(),
     "args:ann@": {"mail"},
+    "header.tenant:acme": {"mail", "dead"},
+    "header.tenant:acme -dead": {"mail"},
+    "header.tenant:a*": {"mail", "dead"},
+    "header.'request.id':7": {"mail"},
+    "header.request.id:7,8": {"mail", "dead"},
+    "-header.tenant:* queue:post": {"render"},
+    "header.tenant:ACME": set(),
     '"ANN@example"': {"mail"},
     '"timed out"': {"dead"},
     "priority:>=5": {"mail"},
@@ -82,12 +90,16 @@ FOUND: dict[str, set[str]] = {
 _ARGS = b'{"user":{"id":42,"name":"ann@example.com"},"tags":["vip","new"],"urgent":true,"nothing":null}'
 
 
+def _headed(request: str) -> bytes | None:
+    return with_headers(None, {"tenant": "acme", "request.id": request})
+
+
 async def _scene(world: World) -> set[str]:
     """One job of every kind, two hours ago, but for `render`."""
     timeout = Failure(reason="failed", type="builtins.TimeoutError", text="the connection timed out")
     await world.enqueue(id="a-done", task="sum")
     await world.end(await world.claim_one("a-done", "w-old"))
-    await world.enqueue(id="a-dead", task="mail.send", queue="other")
+    await world.enqueue(id="a-dead", task="mail.send", queue="other", options=_headed("8"))
     dying = await world.claim_one("a-dead", "w-old", queues=("other",))
     await world.end(dying, Ending.BURIED, failure=timeout)
     await world.enqueue(id="a-gone", task="sum")
@@ -95,7 +107,8 @@ async def _scene(world: World) -> set[str]:
     await world.enqueue(id="a-slow", task="sum")
     await world.claim_one("a-slow", "w-slow", lease=FOREVER)
     await world.enqueue(id="a-late", task="sum", delay=6 * HOUR, priority=-3)
-    await world.enqueue(id="a-mail", task="mail.send", queue="post", group="g1", key="k 1", args=_ARGS, priority=5)
+    mail: dict[str, Any] = {"group": "g1", "key": "k 1", "args": _ARGS, "priority": 5, "options": _headed("7")}
+    await world.enqueue(id="a-mail", task="mail.send", queue="post", **mail)
     world.advance(2 * HOUR)
     await world.enqueue(id="a-render", task="mail.render", queue="post", args=b'{"user":{"id":7}}')
     world.advance(MINUTE)
@@ -186,7 +199,16 @@ async def a_page_is_bounded_in_bytes(world: World) -> None:
 @case_for_each(GROUPINGS)
 async def a_tally_counts_what_the_pages_show(world: World, by: Grouping) -> None:
     await _scene(world)
-    for text in ("", "live", "queue:post", "task:mail.*", "age:>1h", "args.user.id:>6", "state:dead", "dead ready"):
+    for text in (
+        "",
+        "live",
+        "queue:post",
+        "task:mail.*",
+        "age:>1h",
+        "args.user.id:>6",
+        "header.tenant:acme",
+        "state:dead",
+    ):
         query = parse_query(text)
         jobs = await _pages(world, query)
         tally = await world.backend.tally(query, by, now=world.now)
