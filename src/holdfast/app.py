@@ -6,12 +6,11 @@ store is opened at first use. Every sync method has an `a…` twin; both run the
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -19,9 +18,9 @@ from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
 from .clock import Clock, ManualClock, SystemClock, to_seconds
-from .cron.api import Cron
 from .errors import ConfigurationError
 from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
+from .lazy import import_lazily
 from .names import check_list, check_name, known_options, once_public, renamed
 from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
@@ -45,8 +44,13 @@ from .store_thread import StoreHandle, forbid_running_loop
 from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from .cron.api import Cron
     from .pull import Leases
     from .worker.embedded import Drained, EmbeddedWorker
+else:
+    import_lazily(globals(), "asyncio")
 
 URL_DEFAULT = "sqlite:///holdfast.db"
 
@@ -91,7 +95,6 @@ class Holdfast(Producer, events.Listens):
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
-        self.cron = Cron(self)
         self._store = StoreHandle(partial(make_backend, self._address), SystemClock())
 
     @known_options("app.configure()")
@@ -122,6 +125,13 @@ class Holdfast(Producer, events.Listens):
         self.imports = self.imports if modules is None else modules
         self.args_bytes_max = self.args_bytes_max if args_max is None else args_max
         self.result_bytes_max = self.result_bytes_max if result_max is None else result_max
+
+    @cached_property
+    def cron(self) -> Cron:
+        """Cron entries: declare them, or read and change the stored ones."""
+        from .cron.api import Cron  # most producers have none
+
+        return Cron(self)
 
     # ------------------------------------------------------------------ the store
 

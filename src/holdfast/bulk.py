@@ -8,7 +8,6 @@ jobs that were created or that finished after the first run began, so that no jo
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from .actions import EditSettings, encoded, make_edit
 from .clock import moment
 from .errors import BackendError, ConfigurationError, HoldfastError, OutcomeUnknown, QueueBusy
+from .lazy import import_lazily
 from .lifecycle import FINISHED, LIVE, UNSTARTED, State
 from .names import check_options, check_text
 from .options import whole
@@ -30,8 +30,12 @@ from .records import BY_CHARS_MAX, Edit, JobQuery, JobRecord, Override, Pause
 from .task import check_at
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .app import Holdfast
     from .backends.contract import Backend
+else:
+    import_lazily(globals(), "asyncio")
 
 IN_FLIGHT_MAX = 16  # calls to the store at once
 PAGE_SIZE = 1000

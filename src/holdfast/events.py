@@ -6,8 +6,6 @@ logged and has no other effect, and nothing depends on an event. An event is bui
 
 from __future__ import annotations
 
-import asyncio
-import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -19,13 +17,20 @@ from msgspec.structs import replace
 
 from . import logs
 from .errors import ConfigurationError
+from .lazy import import_lazily
 from .lifecycle import Failure
 from .records import EVENT_BYTES_MAX
 from .rollups import KeptEvent
 
 if TYPE_CHECKING:
-    from .records import Lease
+    import asyncio
+    import difflib
 
+    from .records import Lease
+else:
+    import_lazily(globals(), "asyncio", "difflib")
+
+CALLBACKS_WITHIN_SECONDS = 5.0  # how long a worker that ends waits for async callbacks
 Callback = Callable[[Any], Awaitable[None] | None]
 C = TypeVar("C", bound=Callable[[Any], Any])
 

@@ -7,7 +7,6 @@ ask once whether there is any, so an app without hooks pays nothing for them. No
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import threading
@@ -18,10 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from . import logs
 from .context import Context, Resources, tellable_words
 from .errors import ConfigurationError, StartupFailed
+from .lazy import import_lazily
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .job import BoundCall
     from .task import Task
+else:
+    import_lazily(globals(), "asyncio")
 
 CallNext = Callable[[], Any]
 AsyncCallNext = Callable[[], Awaitable[Any]]

@@ -6,7 +6,6 @@ wrong with it; a good one is returned unchanged, never trimmed or case-folded. E
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -18,9 +17,15 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .errors import ConfigurationError
+from .lazy import import_lazily
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    import_lazily(globals(), "difflib")
 
 NAME_LENGTH_MAX = 200
 TEXT_LENGTH_MAX = 2000

@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from . import actions
-from . import bulk as bulks
-from .actions import EditSettings
-from .bulk import BulkResult, BulkSettings
 from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound, QueryRejected
 from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
+from .lazy import import_lazily
 from .lifecycle import State
 from .names import check_name, check_text
 from .observer import JobOrId, job_id, tell
@@ -51,10 +48,16 @@ from .task import Task
 from .worker_commands import WorkerCommands
 
 if TYPE_CHECKING:
+    from . import actions
+    from . import bulk as bulks
+    from .actions import EditSettings
     from .app import Holdfast
     from .backends.contract import Backend
+    from .bulk import BulkResult, BulkSettings
     from .inspection import Audit, Explanation
     from .inspection.failures import Failures
+else:
+    import_lazily(globals(), ".actions", bulks=".bulk")
 
 T = TypeVar("T")
 PRUNE_STEP = 1000

@@ -7,7 +7,6 @@ thread.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +21,7 @@ from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .headers import check_headers, with_headers
 from .hooks import Hooks
 from .job import BoundCall, Enqueued, Job
+from .lazy import import_lazily
 from .lifecycle import State
 from .observer import JobOrId, job_id
 from .operator import Operator
@@ -32,9 +32,13 @@ from .store_thread import HAND_OVER_SECONDS, StoreHandle, forbid_running_loop
 from .task import TaskRouter, fresh_record
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .app import Holdfast
     from .backends.contract import Backend
     from .eager import Eager
+else:
+    import_lazily(globals(), "asyncio")
 
 R = TypeVar("R")
 
@@ -59,7 +63,7 @@ class Producer(TaskRouter, Operator):
             return self._stored(call, *join(self._store, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
         gate, new = self._store, call.new
-        backend = gate.opened
+        backend = gate.opened_here()
         made = None if backend is None else backend.enqueue_here([new])
         if made is None:
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
@@ -344,7 +348,8 @@ def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) ->
         )
     backend = gate.unopened
     if not gate.is_open and not (backend.scheme == "sqlite" and is_begun(connection)):
-        gate.open()  # sets up the store: on SQLite, inside the caller's transaction, that would wait for itself
+        # Sets up the store: on SQLite, inside the caller's transaction, that would wait for itself.
+        gate.opened_here() or gate.open()
     return _stored(gate, calls, backend.enqueue_on(connection, [call.new for call in calls]))
 
 

@@ -6,17 +6,22 @@ one. Never writes anything.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .backends.contract import Backend
 from .clock import moment, to_seconds
 from .errors import BackendUnavailable, HoldfastError, JobNotFound, OutcomeUnknown, ResultGone, WaitTimedOut
+from .lazy import import_lazily
 from .lifecycle import State
 from .options import Duration
 from .records import JobRecord, LogLine
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    import_lazily(globals(), "asyncio")
 
 LOOK_IDS_MAX = 1000  # per call to the store
 PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.005, 1.5, 0.25  # seconds between polls; a new waiter resets it

@@ -6,23 +6,29 @@ Started lazily, ended by `stop`; a forked child abandons it to the parent. Never
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import logs
 from .backends.contract import Backend
 from .clock import Clock
 from .errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from .lazy import import_lazily
 from .records import QueueRule
 from .results import Waiter
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    import_lazily(globals(), "asyncio")
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
@@ -36,7 +42,8 @@ _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes ef
 
 def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
     """Reject a blocking call on a thread whose event loop is running: it would block that loop."""
-    if asyncio._get_running_loop() is not None:
+    loops = sys.modules.get("asyncio")  # where nobody has imported it, no loop runs
+    if loops is not None and loops._get_running_loop() is not None:
         advice = advice or f"Use `await {twin}`."
         raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")
 
@@ -140,8 +147,8 @@ class StoreHandle:
         self._open = False
         self._declared: dict[str, QueueRule] = {}  # declared to the store, or about to be
         self._declaring: asyncio.Task[None] | None = None
-        self.waiter = Waiter()
-        self._unattended: weakref.finalize[[Portal], StoreHandle] | None = None
+        self._waiter: Waiter | None = None  # made with the store thread
+        self._unattended: weakref.finalize[Any, StoreHandle] | None = None
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent, and keep it alive: closing it here could harm it there."""
@@ -160,7 +167,7 @@ class StoreHandle:
 
     @property
     def is_open(self) -> bool:
-        return self._open and self._portal is not None
+        return self._open
 
     def _ready(self) -> Portal:
         backend = self.unopened
@@ -168,14 +175,24 @@ class StoreHandle:
             if self._portal is None:
                 self._portal = Portal()
                 self._portal.on_stop(backend.close)
+                if self._unattended is not None:  # of `opened_here`: the store thread closes the store from now on
+                    self._unattended.detach()
                 # Also runs at exit, so users need not remember close().
                 self._unattended = weakref.finalize(self, Portal.stop, self._portal)
                 self._opening = asyncio.Lock()
-                self.waiter = Waiter()
+                self._waiter = Waiter()
                 self._open = False
                 if self._declaring is not None:  # it ended with the previous store thread, maybe undeclared
                     self._declared, self._declaring = {}, None
             return self._portal
+
+    @property
+    def waiter(self) -> Waiter:
+        """Waits for results on the store thread, which it starts."""
+        self._ready()
+        if self._waiter is None:
+            raise ConfigurationError("the app was forked during this call. Call again in the child.")
+        return self._waiter
 
     async def _opened(self) -> Backend:
         """On the store thread: the open backend, with every undeclared rule declared."""
@@ -241,8 +258,20 @@ class StoreHandle:
     @property
     def opened(self) -> Backend | None:
         """The backend if it is open and knows every rule; for calls made outside the store thread."""
-        ready = self._open and self._portal is not None and self._declared == self.rules
-        return self._backend if ready else None
+        return self._backend if self._open and self._declared == self.rules else None
+
+    def opened_here(self) -> Backend | None:
+        """Like `opened`; opens a store that needs no loop for it, so that its producers need not import asyncio."""
+        if self._open or self._portal is not None or self.rules:
+            return self.opened
+        backend = self.unopened
+        if not backend.open_here():
+            return None
+        with self._guard:
+            if self._portal is None and self._backend is backend and not self._open:
+                self._open = True
+                self._unattended = weakref.finalize(self, backend.close_here)
+        return self.opened
 
     def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
         """Start `work` with the open backend; returns a function that waits for it, so the caller can overlap work."""
@@ -268,6 +297,9 @@ class StoreHandle:
                 unattended.detach()
             if portal is not None:
                 portal.stop()
+            elif self._open and self._backend is not None:
+                self._backend.close_here()
+            self._open = False
 
 
 _gates: weakref.WeakSet[StoreHandle] = weakref.WeakSet()

@@ -6,7 +6,6 @@ out once and stores what came of it. These methods wait for that answer. Nothing
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .clock import to_seconds
 from .errors import ConfigurationError, WorkerSilent
+from .lazy import import_lazily
 from .names import check_name, check_text, new_id
 from .observer import Observer
 from .options import Duration, whole
@@ -21,7 +21,11 @@ from .records import BY_CHARS_MAX
 from .worker_status import Ask, Command
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .backends.contract import Backend
+else:
+    import_lazily(globals(), "asyncio")
 
 ANSWER_WITHIN_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.2

@@ -29,6 +29,7 @@ WITHOUT_TWIN = {
         "queue",
         "queue_rules",
         "task_rules",
+        "cron",
         "cron_entries",
         "on",
         "import_tasks",

@@ -34,6 +34,39 @@ def test_construction_does_no_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert portals() == before
 
 
+def test_a_sync_producer_on_sqlite_needs_no_store_thread_until_something_waits(tmp_path: Path) -> None:
+    before = portals()
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    task = app.task(name="x")(lambda: None)
+    first = task.enqueue()
+    assert app._store.is_open and portals() == before
+    assert app.job(first.id).id == first.id  # on the store thread, with the same backend
+    assert portals() == before + 1
+    app.close()
+    assert not app._store.is_open and portals() == before
+
+
+def test_a_store_that_was_opened_without_a_thread_closes_and_opens_again(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    task = app.task(name="x")(lambda: None)
+    writers = sum(thread.name == "holdfast-writer" for thread in threading.enumerate())
+    for _ in range(2):
+        task.enqueue()
+        assert sum(thread.name == "holdfast-writer" for thread in threading.enumerate()) == writers + 1
+        app.close()
+        assert sum(thread.name == "holdfast-writer" for thread in threading.enumerate()) == writers
+    assert app.count().total == 2
+    app.close()
+
+
+def test_a_queue_with_a_rule_is_declared_before_its_first_job(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app.queue("mail", limit=3)
+    app.task(name="x", queue="mail")(lambda: None).enqueue()
+    assert [queue.limit for queue in app.queues.list()] == [3]
+    app.close()
+
+
 def test_the_url_comes_from_the_argument_the_environment_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     assert Holdfast().url == "sqlite:///holdfast.db"
@@ -76,6 +109,7 @@ def test_a_store_that_cannot_be_opened_can_be_tried_again(tmp_path: Path) -> Non
 def test_closing_ends_the_thread_and_a_later_call_opens_again(app: Holdfast) -> None:
     before = portals()
     job = app.task_by_name("x").enqueue()
+    job.refresh()
     assert portals() == before + 1
     app.close()
     app.close()
@@ -185,6 +219,7 @@ def test_a_cancelled_wait_leaves_the_app_usable(app: Holdfast) -> None:
 
 
 def test_closing_during_a_wait_ends_the_wait(app: Holdfast) -> None:
+    app.open()
     job = app.task_by_name("x").options(delay=60).enqueue()
     ended: list[BaseException] = []
 

@@ -7,19 +7,24 @@ parts may be shown.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
+from ..lazy import import_lazily
 from .contract import Backend
 from .urls import ServerUrl, shown_path, split_server_url
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    import_lazily(globals(), "difflib")
 
 _CLUSTER_SCHEMES = {  # ours → the driver's for one node
     "redis+cluster": "redis",
@@ -271,6 +276,18 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
     from .sqlite.backend import SqliteBackend
 
     return SqliteBackend(address.path, **{**address.options, **options, **timing})
+
+
+def preload(scheme: str) -> None:
+    """Import the store of a URL scheme, with its driver, before it is made; an unknown one is ignored."""
+    if scheme.startswith("sqlite"):
+        from .sqlite import backend, claim, renew  # noqa: F401
+    elif scheme.startswith("postgres"):
+        _postgres_class()
+    elif scheme in _CLUSTER_SCHEMES:
+        _cluster_class()
+    elif scheme.startswith(("redis", "valkey")):
+        _redis_class()
 
 
 def _postgres_class() -> Callable[..., Backend]:

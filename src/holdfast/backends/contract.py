@@ -529,6 +529,13 @@ class Backend(Reader):
 
     # ------------------------------------------------------------------ on the caller's thread
 
+    def open_here(self) -> bool:
+        """Blocking `open` on the calling thread, without a loop. False: not done, this store needs one."""
+        return False
+
+    def close_here(self) -> None:
+        """Blocking `close` on the calling thread; for a store that `open_here` opened."""
+
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         """Blocking enqueue on the calling thread, which runs no loop. None: not done, there is no blocking path."""
         return None

@@ -1,14 +1,15 @@
 """Loads a backend's statements from files named by verb, split into named parts and assembled from fragments.
 
 Called once by each backend at import. Refuses a missing file, a stray file, a part defined twice or a file without
-its opening comment, so that the folder and the contract cannot drift apart. Never touches a database.
+its opening comment, so that the folder and the contract cannot drift apart. A statement is assembled when it is first
+used: a producer needs few of them. Never touches a database.
 
 A file opens with comments (purpose, inputs, outputs, what makes it safe against concurrent callers); each part begins
 with a line `-- :: name`. If several statements of the contract share a file, each has its own section, which begins
 with a line `-- == verb: purpose`. A part's name is "verb.name": the verb of its section, else of its file.
 
 What several statements of a store must spell alike is a fragment: a part `-- :: fragment name(parameter, …)`, whose
-text replaces every `@name(argument, …)` of the store when the statements are loaded; within it, `@parameter` is the
+text replaces every `@name(argument, …)` of the store when a statement is assembled; within it, `@parameter` is the
 argument. `@NAME` in capitals is the constant of that name in records, rates or lifecycle. So the database receives
 plain text and plans it as if it had been written there: nothing is paid at run time.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from .. import lifecycle, rates, records, worker_status
@@ -25,6 +26,7 @@ from ..lifecycle import FAILURE_TEXTS
 
 PART_MARK = "-- :: "
 SECTION_MARK = "-- == "
+_MARK = re.compile(rf"^({PART_MARK}|{SECTION_MARK})(.*)$", re.M)
 _TEXT = re.compile(r"'text:(\w+)'")
 _FRAGMENT = re.compile(r"fragment (\w+)(?:\((\w+(?:, \w+)*)\))?")
 _USE = re.compile(r"@(\w+)")
@@ -43,11 +45,12 @@ class Fragment(NamedTuple):
 
 
 class Statements(dict[str, str]):
-    """The statements of a store by "verb.part", with their fragments filled in."""
+    """The statements of a store by "verb.part". Holds those already used; a fragment is filled in at first use."""
 
     def __init__(self, parts: Mapping[str, str]) -> None:
         self._fragments: dict[str, Fragment] = {}
         self._used: set[str] = set()
+        self._parts = {name: text for name, text in parts.items() if ".fragment " not in name}
         for name, text in parts.items():
             found = _FRAGMENT.fullmatch(name.partition(".")[2])
             if found is None:
@@ -56,7 +59,20 @@ class Statements(dict[str, str]):
                 raise StatementsBroken(f"the fragment {found[1]!r} is defined twice")
             code = re.sub(r"\A(?:--.*\n)+", "", text)
             self._fragments[found[1]] = Fragment(tuple((found[2] or "").split(", ")) if found[2] else (), code)
-        super().__init__({name: self.fill(text) for name, text in parts.items() if ".fragment " not in name})
+
+    def __missing__(self, name: str) -> str:
+        filled = self[name] = self.fill(self._parts[name])
+        return filled
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all statements, used or not."""
+        return self._parts
+
+    def check(self) -> None:
+        """Assemble all of them: every name must be known and every fragment used. For tests: it costs milliseconds."""
+        for text in self._parts.values():
+            self.fill(text)
         if unused := self._fragments.keys() - self._used:
             raise StatementsBroken(f"fragments that no statement uses: {sorted(unused)}")
 
@@ -122,22 +138,16 @@ def split_parts(verb: str, text: str) -> dict[str, str]:
     if not text.startswith("-- "):
         raise StatementsBroken(f"{verb} must open with a comment that says its purpose")
     parts: dict[str, str] = {}
-    current: str | None = None
-    lines: list[str] = []
-    for line in [*text.splitlines(), PART_MARK]:
-        if not line.startswith((PART_MARK, SECTION_MARK)):
-            lines.append(line)
+    marks = list(_MARK.finditer(text))
+    for mark, end in zip(marks, [*(one.start() for one in marks[1:]), len(text)], strict=True):
+        kind, line = mark.groups()
+        if kind == SECTION_MARK:
+            verb = line.partition(":")[0]
             continue
-        if current is not None:
-            body = "\n".join(lines).strip().rstrip(";")
-            if current in parts or not body:
-                raise StatementsBroken(f"the part {current!r} is defined twice or empty")
-            parts[current] = body
-        current, lines = None, []
-        if line.startswith(SECTION_MARK):
-            verb = line[len(SECTION_MARK) :].partition(":")[0]
-        else:
-            current = f"{verb}.{line[len(PART_MARK) :].strip()}"
+        name, body = f"{verb}.{line.strip()}", text[mark.end() : end].strip().rstrip(";")
+        if name in parts or not body:
+            raise StatementsBroken(f"the part {name!r} is defined twice or empty")
+        parts[name] = body
     if not parts:
         raise StatementsBroken(f"{verb} has no part")
     return parts
@@ -145,7 +155,7 @@ def split_parts(verb: str, text: str) -> dict[str, str]:
 
 def load_statements(package: str, files: Iterable[str]) -> Statements:
     """All statements of a store's package as {"verb.part": text}; its folder must contain exactly these files."""
-    folder = resources.files(package) / "statements"
+    folder = Path(__file__).parent / package.rpartition(".")[2] / "statements"
     found = {entry.name.removesuffix(".sql"): entry for entry in folder.iterdir() if entry.name.endswith(".sql")}
     wanted = set(files)
     if set(found) != wanted:

@@ -12,11 +12,16 @@ import os
 import sys
 import traceback
 from enum import IntEnum
-
-import click
+from typing import TYPE_CHECKING
 
 from .. import errors
+from ..lazy import import_lazily
 from ..names import visible
+
+if TYPE_CHECKING:
+    import click
+else:
+    import_lazily(globals(), "click")  # a runner has exit codes and no command line
 
 
 class Exit(IntEnum):
@@ -54,14 +59,8 @@ CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (errors.SchemaMismatch, Exit.SCHEMA),
     (errors.ConfigurationError, Exit.USAGE),
     (errors.ArgumentsRejected, Exit.USAGE),
-    (click.UsageError, Exit.USAGE),
-    (click.Abort, Exit.INTERRUPTED),
     (KeyboardInterrupt, Exit.INTERRUPTED),
 )
-
-
-# Newer versions of click raise this for a command without arguments; its text is the whole help.
-NO_WORDS: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class CommandFailed(Exception):
@@ -76,7 +75,12 @@ def exit_for(error: BaseException) -> Exit:
     """The exit code for an error."""
     if isinstance(error, CommandFailed):
         return error.exit
-    return next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAILED)
+    codes: tuple[tuple[type[BaseException], Exit], ...] = (
+        *CODES,
+        (click.UsageError, Exit.USAGE),
+        (click.Abort, Exit.INTERRUPTED),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), Exit.FAILED)
 
 
 def tell(error: BaseException, *, as_json: bool) -> Exit:
@@ -85,7 +89,9 @@ def tell(error: BaseException, *, as_json: bool) -> Exit:
     text, hint = _sentence(error)
     if os.environ.get("HOLDFAST_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, NO_WORDS) and isinstance(error, click.UsageError) and error.ctx is not None:
+    # Newer versions of click raise this for a command without arguments; its text is the whole help.
+    no_words: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+    if isinstance(error, no_words) and isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(error.ctx.get_help(), err=True)
         return code
     if as_json:

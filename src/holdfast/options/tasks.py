@@ -6,7 +6,6 @@ Created by `@app.task` and refined by `.using`. Frozen, and validated as a whole
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -74,6 +73,8 @@ def serial_group(name: str) -> str:
     text = SERIAL_PREFIX + name
     if len(text) <= NAME_LENGTH_MAX:
         return text
+    import hashlib  # loads OpenSSL, which few producers need
+
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
     return f"{text[: NAME_LENGTH_MAX - _HASH_CHARS - 1]}~{digest}"
 

@@ -6,22 +6,27 @@ raises QueryRejected, which names the column and, where there is one, what may h
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from ..clock import duration_seconds
 from ..errors import ConfigurationError, QueryRejected
+from ..lazy import import_lazily
 from ..lifecycle import State
 from ..names import check_list, check_name, plain, shown
 from ..records import SORTS, Comparison, Condition, JobQuery, Wanted
 from .matching import NUMBERS, SPANS
 from .pages import GROUPINGS, Grouping
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    import_lazily(globals(), "difflib")
 
 QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 FIELDS = (

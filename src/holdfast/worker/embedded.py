@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..records import CronEntry, QueueRule, TaskRule
     from ..task import Task
 
-CALLBACKS_WITHIN_SECONDS = 5.0
-
 
 class HostApp(Protocol):
     """What a worker needs from the app."""
@@ -139,7 +137,7 @@ class EmbeddedWorker:
                 summary = await self._until(ended)
         finally:
             runner.close()
-        await self._app._hub.settle(CALLBACKS_WITHIN_SECONDS)
+        await self._app._hub.settle(events.CALLBACKS_WITHIN_SECONDS)
         return Drained(summary.succeeded, summary.failed, summary.left)
 
     def request_stop(self) -> None:

@@ -268,6 +268,14 @@ def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_kn
     assert {word for script in fresh.values() for word in re.findall(r"'([A-Z]{2,})'", script.text)} <= words
 
 
+def test_all_scripts_fit_together() -> None:
+    scripts.load_scripts().check()
+    found = scripts._sections()
+    found["part"]["stray"] = "-- stray: needed by nobody.\nfunction hf.stray()\nend\n"
+    with pytest.raises(StatementsBroken, match="parts that no script needs: \\['stray'\\]"):
+        scripts.Scripts(found, with_fast_paths=True).check()
+
+
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
     flagged = {verb for verb, script in scripts.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
     assert set(scripts.SCRIPTS) - flagged == {"carry", "edit", "enqueue", "record", "revive", "tick"}

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from importlib import resources
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 from psycopg import AsyncCursor
@@ -95,8 +94,19 @@ def check_schema_name(name: str) -> str:
 @functools.lru_cache(maxsize=16)
 def for_schema(name: str) -> Mapping[str, str]:
     """All statements, with the schema's name filled in. Backends on one schema share them."""
-    quoted = f'"{check_schema_name(name)}".'
-    return MappingProxyType({part: _PLACE.sub(quoted, sql) for part, sql in STATEMENTS.items()})
+    return _InSchema(check_schema_name(name))
+
+
+class _InSchema(dict[str, str]):
+    """The statements with a schema's name, each made when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._quoted = f'"{name}".'
+
+    def __missing__(self, part: str) -> str:
+        made = self[part] = _PLACE.sub(self._quoted, STATEMENTS[part])
+        return made
 
 
 async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
@@ -183,7 +193,7 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
 
 async def _is_whole(cursor: AsyncCursor[Any], schema: str) -> bool:
     """Whether a store of this version has all its functions and its incarnation row."""
-    names = [part.partition(_FUNCTION)[2] for part in STATEMENTS if _FUNCTION in part]
+    names = [part.partition(_FUNCTION)[2] for part in STATEMENTS.names if _FUNCTION in part]
     await cursor.execute(
         "SELECT count(DISTINCT p.proname) "  # noqa: S608 - the name was checked
         "FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
@@ -210,7 +220,8 @@ async def _drop_functions(cursor: AsyncCursor[Any], schema: str) -> None:
 
 async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
     await cursor.execute("SET LOCAL check_function_bodies = off")  # they call each other
-    functions = [sql for part, sql in for_schema(schema).items() if _FUNCTION in part]
+    sql = for_schema(schema)
+    functions = [sql[part] for part in STATEMENTS.names if _FUNCTION in part]
     await cursor.execute(";\n".join(functions))
     await cursor.execute(_settings(schema))
     await cursor.execute(
@@ -229,7 +240,7 @@ def _settings(schema: str) -> str:
 
 
 def _migrations() -> list[tuple[int, str]]:
-    folder = resources.files(__package__) / "migrations"
+    folder = Path(__file__).parent / "migrations"
     files = sorted((entry.name, entry) for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return [(int(name[:4]), entry.read_text(encoding="utf-8")) for name, entry in files]
 

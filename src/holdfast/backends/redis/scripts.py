@@ -1,8 +1,8 @@
 """Assembles the Lua scripts: each verb's section plus the parts it needs, as one text known by its SHA1.
 
 Reads the folder at import and assembles a script when it is first used: a producer needs three of them. Refuses a
-missing or stray section, a part that no script needs, a name that no part defines and a field that no record has, so
-that folder, contract and record layout cannot drift apart. Never talks to a server.
+missing or stray section, a name that no part defines and a field that no record has, so that folder, contract and
+record layout cannot drift apart; a test assembles all and refuses a part that no script needs. Never talks to a server.
 
 The files in lua/ consist of sections, `-- == script NAME: …`, `-- == part NAME: …`, `-- == fast NAME: …` and
 `-- == fragment NAME(a, b): …`, each of which opens with comments (purpose, arguments, results, why it is safe under
@@ -26,7 +26,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from ..fragments import SECTION_MARK, StatementsBroken, with_texts
@@ -77,8 +77,10 @@ BEFORE_ALL = ("open", "rights")
 # The sections of each verb's fast path, in order.
 FAST = {"enqueue": ("enqueue",), "exchange": ("exchange", "exchange_taking", "exchange_writing")}
 
+_CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
 _FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")
-_KEY = re.compile(rf"\b({'|'.join(name.upper() for name in KEY_NAMES)})\b")
+_KEYS = frozenset(name.upper() for name in KEY_NAMES)
+_NO_CODE = re.compile(r"^[ \t]*(?:--.*)?(?:\n|\Z)", re.M)
 _LITERAL = r"(?:[\d.e-]+|'[^']*')"
 _CONSTANTS = re.compile(
     rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_LITERAL}(?:, {_LITERAL})*)(?: --.*)?$\n?", re.M
@@ -107,7 +109,7 @@ class Script:
 def _sections() -> dict[str, dict[str, str]]:
     """Return the sections of all files by kind (script, part, fast) and name."""
     found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}, "fragment": {}}
-    for entry in (resources.files(__package__) / "lua").iterdir():
+    for entry in (Path(__file__).parent / "lua").iterdir():
         if not entry.name.endswith(".lua"):
             continue
         head, *sections = with_texts(entry.read_text(encoding="utf-8")).split(f"\n{SECTION_MARK}")
@@ -125,8 +127,7 @@ def _sections() -> dict[str, dict[str, str]]:
 @functools.cache
 def _code(text: str) -> str:
     """Strip comments on lines of their own: every run of a script would carry them."""
-    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
-    return "\n".join(lines)
+    return _NO_CODE.sub("", text).removesuffix("\n")
 
 
 def _position(found: re.Match[str]) -> str:
@@ -189,8 +190,9 @@ def _fragment(text: str) -> _Fragment:
 def _with_fragments(code: str, fragments: Mapping[str, _Fragment]) -> str:
     """Insert the fragments where they are called, from inside out."""
     call = re.compile(rf"\b({'|'.join(fragments)})\(")
-    while calls := list(call.finditer(code)):
-        last = calls[-1]
+    calls = list(call.finditer(code))
+    while calls:
+        last = calls.pop()
         arguments, depth, end = [""], 1, last.end()
         while depth:
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(code[end], 0)
@@ -202,7 +204,9 @@ def _with_fragments(code: str, fragments: Mapping[str, _Fragment]) -> str:
         line = code.rfind("\n", 0, last.start()) + 1
         indent = re.match(" *", code[line:])
         text = fragments[last[1]].inserted([one.strip() for one in arguments])
-        code = code[: last.start()] + text.replace("\n", f"\n{indent[0] if indent else ''}") + code[end:]
+        text = text.replace("\n", f"\n{indent[0] if indent else ''}")
+        code = code[: last.start()] + text + code[end:]
+        calls += call.finditer(code, last.start(), last.start() + len(text))  # a fragment may call others
     return code
 
 
@@ -234,21 +238,6 @@ def _names_used(text: str) -> frozenset[str]:
     return frozenset(_USED.findall(_code(text)))
 
 
-def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
-    """Return the parts a script needs, sorted by name."""
-    makers = {name: part for part, text in parts.items() for name in _names_in(text)}
-    needed: set[str] = set()
-    texts = [body]
-    while texts:
-        used = _names_used(texts.pop())
-        if not used <= makers.keys():
-            raise StatementsBroken(f"{verb}.lua uses names that no part has: {sorted(used - makers.keys())}")
-        new = {makers[name] for name in used} - needed
-        needed |= new
-        texts += [parts[name] for name in new]
-    return sorted(needed - {OPENING})
-
-
 def _built_lazily(parts: list[str]) -> str:
     """Build a part when one of its names is first looked up."""
     lines = ["setmetatable(hf, { __index = function(_, name)"]
@@ -270,42 +259,90 @@ def _joined(opening: str, fast: list[str], parts: list[str], body: str) -> str:
 def _keys_used(code: str) -> tuple[str, ...]:
     if "KEYS" in code:  # it iterates over all of them
         return KEY_NAMES
-    used = set(_KEY.findall(code))
+    used = _KEYS.intersection(_CAPITALS.findall(code))
     return tuple(name for name in KEY_NAMES if name.upper() in used)
 
 
-def _assembled(verb: str, body: str, fast: list[str], parts: Mapping[str, str], constants: Mapping[str, str]) -> Script:
-    needed = _needed(verb, body, parts)
-    opening = "" if verb in BEFORE_ALL else parts[OPENING]
-    code = _CONSTANTS.sub("", _joined(opening, fast, [parts[name] for name in needed], body))
-    code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
+def _assembled(
+    verb: str, body: str, fast: list[str], opening: str, parts: list[str], constants: Mapping[str, str]
+) -> Script:
+    code = _CONSTANTS.sub("", _joined(opening, fast, parts, body))
+    code = _CAPITALS.sub(lambda found: constants.get(found[0], found[0]), code)
     code = code.replace("ROW_IS_SOUND", ROW_IS_SOUND)
     names = _arguments(verb, body)
     code = _with_positions(verb, code, names).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
     code = code.replace("FIELDS_NUMBER", str(len(FIELDS))).replace("META_FIELDS", ", ".join(map(repr, META)))
     keys = _keys_used(code)
     places = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(keys, 1)}
-    text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: places[found[0]], code)}\n"
+    code = _CAPITALS.sub(lambda found: places.get(found[0], found[0]), code)
+    text = f"#!lua{_flags(verb)}\n{code}\n"
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, text, sha, verb not in READING, keys, names["args"])
+
+
+class _Filled(Mapping[str, str]):
+    """The sections of one kind; their fragments are inserted when a section is first used."""
+
+    def __init__(self, sections: Mapping[str, str], fragments: Mapping[str, _Fragment]) -> None:
+        self._sections, self._fragments, self._filled = sections, fragments, dict[str, str]()
+
+    def __getitem__(self, name: str) -> str:
+        filled = self._filled.get(name)
+        if filled is None:
+            filled = self._filled[name] = _with_fragments(self._sections[name], self._fragments)
+        return filled
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
 
 
 class Scripts(Mapping[str, Script]):
     """Every verb's script, assembled when it is first used."""
 
-    def __init__(self, bodies: Mapping[str, str], parts: Mapping[str, str], fast: Mapping[str, list[str]]) -> None:
-        self._bodies, self._parts, self._fast = bodies, parts, fast
-        self._constants = _constants(
-            [*parts.values(), *bodies.values(), *(one for all in fast.values() for one in all)]
-        )
+    def __init__(self, found: Mapping[str, Mapping[str, str]], *, with_fast_paths: bool) -> None:
+        fragments = {name: _fragment(text) for name, text in found["fragment"].items()}
+        self._bodies, self._parts, self._fast = (_Filled(found[kind], fragments) for kind in ("script", "part", "fast"))
+        self._ways = FAST if with_fast_paths else {}
+        texts = [text for sections in found.values() for text in sections.values()]
+        self._constants = _constants(texts)
+        self._makers = {name: part for part, text in found["part"].items() for name in _names_in(text)}
+        self._words = [text for text in texts if _WORDS.search(text)]
         self._made: dict[str, Script] = {}
 
     def __getitem__(self, verb: str) -> Script:
         made = self._made.get(verb)
         if made is None:
-            fast = self._fast.get(verb, [])
-            made = self._made[verb] = _assembled(verb, self._bodies[verb], fast, self._parts, self._constants)
+            made = self._made[verb] = self._assembled(verb)
         return made
+
+    def _needed(self, verb: str) -> list[str]:
+        """Return the parts a script needs, sorted by name."""
+        needed: set[str] = set()
+        texts = [self._bodies[verb]]
+        while texts:
+            used = _names_used(texts.pop())
+            if not used <= self._makers.keys():
+                raise StatementsBroken(f"{verb}.lua uses names that no part has: {sorted(used - self._makers.keys())}")
+            new = {self._makers[name] for name in used} - needed
+            needed |= new
+            texts += [self._parts[name] for name in new]
+        return sorted(needed - {OPENING})
+
+    def _assembled(self, verb: str) -> Script:
+        body, fast = self._bodies[verb], [self._fast[name] for name in self._ways.get(verb, ())]
+        parts = [self._parts[name] for name in self._needed(verb)]
+        return _assembled(verb, body, fast, "" if verb in BEFORE_ALL else self._parts[OPENING], parts, self._constants)
+
+    def check(self) -> None:
+        """Assemble all of them; some script must need each part. For tests: it takes a good part of a second."""
+        unneeded = set(self._parts) - {OPENING}.union(*map(self._needed, self))
+        if unneeded:
+            raise StatementsBroken(f"parts that no script needs: {sorted(unneeded)}.")
+        for verb in self:
+            self[verb]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._bodies)
@@ -316,23 +353,15 @@ class Scripts(Mapping[str, Script]):
     @property
     def words(self) -> frozenset[str]:
         """All quoted words in capitals: the commands that the scripts call, and some others."""
-        texts = [*self._bodies.values(), *self._parts.values(), *(one for all in self._fast.values() for one in all)]
-        return frozenset(word for text in texts for word in _WORDS.findall(_code(text)))
+        return frozenset(word for text in self._words for word in _WORDS.findall(_code(text)))
 
 
 def load_scripts(*, with_fast_paths: bool = True) -> Scripts:
-    """Return every verb's script; there must be exactly one section per verb, and no part that none of them needs."""
+    """Return every verb's script; there must be exactly one section per verb."""
     found = _sections()
-    fragments = {name: _fragment(text) for name, text in found["fragment"].items()}
-    kinds = (found["script"], found["part"], found["fast"])
-    bodies, parts, fast = ({name: _with_fragments(text, fragments) for name, text in kind.items()} for kind in kinds)
-    _check_names("scripts", bodies, {*READING, *FILLING, *DRAINING})
-    _check_names("fast paths", fast, {name for names in FAST.values() for name in names})
-    unneeded = set(parts) - {OPENING}.union(*(_needed(verb, body, parts) for verb, body in bodies.items()))
-    if unneeded:
-        raise StatementsBroken(f"parts that no script needs: {sorted(unneeded)}.")
-    ways = {verb: [fast[name] for name in names] for verb, names in FAST.items() if with_fast_paths}
-    return Scripts(bodies, parts, ways)
+    _check_names("scripts", found["script"], {*READING, *FILLING, *DRAINING})
+    _check_names("fast paths", found["fast"], {name for names in FAST.values() for name in names})
+    return Scripts(found, with_fast_paths=with_fast_paths)
 
 
 def _check_names(kind: str, there: Iterable[str], wanted: set[str]) -> None:

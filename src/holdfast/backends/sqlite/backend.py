@@ -8,17 +8,17 @@ call opens new ones. memory.py runs the same verbs without a file.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
 from ...errors import BackendUnavailable, ConfigurationError
+from ...lazy import import_lazily
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
@@ -61,24 +61,7 @@ from ...records import (
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...worker_status import bounded
 from ..contract import Backend
-from . import (
-    claim,
-    cron,
-    enqueue,
-    flaws,
-    groups,
-    history,
-    limits,
-    move,
-    operate,
-    promote,
-    prune,
-    read,
-    recover,
-    renew,
-    scan,
-)
-from . import edit as edits
+from . import enqueue, groups
 from .connection import (
     SYNCHRONOUS,
     Identity,
@@ -93,6 +76,15 @@ from .connection import (
 )
 from .schema import set_up
 from .wakeups import Wakeups, call_out, forget_inherited, nudge
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from . import claim, cron, flaws, history, limits, move, operate, promote, prune, read, recover, renew, scan
+    from . import edit as edits
+else:  # what a producer may never need
+    import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
+    import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".renew", ".scan", edits=".edit")
 
 T = TypeVar("T")
 
@@ -403,9 +395,14 @@ class SqliteBackend(SqliteVerbs):
 
     async def open(self) -> None:
         if not self._is_set_up:
-            await asyncio.to_thread(self._set_up)
+            await asyncio.to_thread(self.open_here)
+
+    def open_here(self) -> bool:
+        if not self._is_set_up:
+            self._set_up()
             self._is_set_up = True
             _opened.add(self)
+        return True
 
     def _set_up(self) -> tuple[int, int]:
         versions = set_up(self.path, synchronous=self._synchronous, share=self._share, seconds=self._call_timeout)
@@ -414,14 +411,22 @@ class SqliteBackend(SqliteVerbs):
         return versions
 
     async def close(self) -> None:
-        with self._guard:
-            writer, reader, watch = self._writer, self._reader, self._wakeups
-            self._reset()
-        for thread in (writer, reader):
-            if thread is not None:
-                await asyncio.to_thread(thread.stop)
+        threads, watch = self._let_go()
+        for thread in threads:
+            await asyncio.to_thread(thread.stop)
         if watch is not None:
-            watch.close()
+            watch.close()  # on the loop that it listens on
+
+    def close_here(self) -> None:
+        threads, _ = self._let_go()  # nobody waits for work without a loop
+        for thread in threads:
+            thread.stop()
+
+    def _let_go(self) -> tuple[list[StoreThread], Wakeups | None]:
+        with self._guard:
+            threads, watch = [thread for thread in (self._writer, self._reader) if thread is not None], self._wakeups
+            self._reset()
+        return threads, watch
 
     def forget(self) -> None:
         """In a forked child: drop what was inherited and start without connections."""

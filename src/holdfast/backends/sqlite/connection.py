@@ -7,7 +7,6 @@ this package unmapped.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -20,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import logs
 from ...errors import (
@@ -32,12 +31,18 @@ from ...errors import (
     SchemaMismatch,
     StoreReplaced,
 )
+from ...lazy import import_lazily
 from ...records import Seal
 from .. import seals
 from . import codec
 from .codec import SQL
 from .fork import Post
 from .groups import Rules, refill
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    import_lazily(globals(), "asyncio")
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 from functools import partial
-from importlib import resources
+from pathlib import Path
 
 from ...errors import ConfigurationError, SchemaMismatch
 from .connection import (
@@ -154,7 +154,7 @@ def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
 
 def migrations() -> list[tuple[int, str]]:
     """Every migration, oldest first: (version, text)."""
-    folder = resources.files(__package__) / "migrations"
+    folder = Path(__file__).parent / "migrations"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [(int(entry.name[:4]), entry.read_text(encoding="utf-8")) for entry in files]
 

@@ -7,9 +7,7 @@ writes.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ctypes
 import os
 import struct
 import sys
@@ -18,13 +16,21 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...clock import Clock
-from . import claim
+from ...lazy import import_lazily
 from .codec import SQL
 from .connection import connect, errors_mapped
 from .fork import Post
+
+if TYPE_CHECKING:
+    import asyncio
+    import ctypes
+
+    from . import claim
+else:
+    import_lazily(globals(), "asyncio", "ctypes", ".claim")
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005

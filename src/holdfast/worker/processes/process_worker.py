@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ... import logs
-from ...backends import make_backend, parse_url
+from ...backends import make_backend, parse_url, preload
 from ...clock import Clock, SystemClock
 from ...errors import ConfigurationError
 from ...options import WorkerOptions
-from ..embedded import Drained
-from ..keeper.keeper import Keeper
 from ..keeper.meter import Meter
 from ..keeper.reports import Reports
 from ..keeper.runners import Signals
@@ -37,6 +36,11 @@ from .health import HealthPort, MetricsPort, Notifier
 from .pool import Pool
 from .spawner import Plan
 
+if TYPE_CHECKING:
+    from ..embedded import Drained
+    from ..keeper.keeper import Keeper
+
+_LOOKED_AT_BYTES_MAX = 1 << 20
 # Any process of the same user may send these, and by default they would end the keeper.
 STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 
@@ -91,6 +95,8 @@ class ProcessWorker:
                     host = self._metrics.host
                     logs.metrics_port(host, await metrics_port.start(host, self._metrics.port))
                 hello = await self._first_hello(pool)
+                from ..embedded import Drained
+
                 if hello is None:
                     return Drained(0, 0, 0)
                 self._announce(hello)
@@ -114,6 +120,8 @@ class ProcessWorker:
         """The first runner's hello; None if asked to stop while it is still importing."""
         opening = asyncio.ensure_future(pool.open())
         asked = asyncio.ensure_future(self._stop_early.wait())
+        await asyncio.sleep(0)  # now the runner starts, on another core
+        import_engine(likely_scheme(self._plan))
         await asyncio.wait([opening, asked], return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         if opening.done():
@@ -180,6 +188,8 @@ class ProcessWorker:
         task.add_done_callback(self._background.discard)
 
     def _make_keeper(self, hello: protocol.Hello, pool: Pool, reports: Reports) -> Keeper:
+        from ..keeper.keeper import Keeper
+
         address = parse_url(hello.url)
         if address.scheme == "memory":
             raise ConfigurationError(
@@ -213,6 +223,38 @@ class ProcessWorker:
         """Apply a new runner's hello: its code may serve other queues and declare something else."""
         if self._keeper is not None:
             self._keeper.serve(self._queues(hello), hello.declared)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Imports that need not come before the first runner's: the keeper's engine and the store's driver. Importing them while
+# the runner imports the app is a good part of the time from start to the first job.
+
+
+_LIKELY = re.compile(rb"\b(sqlite|postgres|redis|valkey)[a-z]*(?:\+[a-z]+)?://")
+
+
+def likely_scheme(plan: Plan) -> str:
+    """What the runner will probably say its store is: a hint from the options, the environment, or the app's file."""
+    url = plan.url or os.environ.get("HOLDFAST_URL")
+    if url:
+        return url.partition("://")[0].lower()
+    module = os.path.join(plan.app_dir, *plan.app.partition(":")[0].split("."))
+    for path in (f"{module}.py", os.path.join(module, "__init__.py")):
+        try:
+            with open(path, "rb") as file:
+                found = _LIKELY.search(file.read(_LOOKED_AT_BYTES_MAX))
+        except OSError:
+            continue
+        return found[1].decode() if found else ""
+    return ""
+
+
+def import_engine(scheme: str) -> None:
+    """Import the keeper and, as far as it can be guessed, the store: whatever is wrong shows when it is opened."""
+    from ..keeper import keeper  # noqa: F401
+
+    with suppress(Exception):
+        preload(scheme)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import mmap
 import os
 import struct
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -337,6 +336,8 @@ def make_file(number: int) -> int:
         os.ftruncate(fd, number * _SIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
+    import tempfile  # costs a runner milliseconds, and Linux does not need it
+
     fd, path = tempfile.mkstemp(prefix="holdfast-begin-flags-")
     os.unlink(path)
     os.ftruncate(fd, number * _SIZE)

@@ -15,16 +15,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from ...clock import read_steady
 from ...context import Context, Ended, Resources, Stop, Unknown
-from ...events import EVENTS
+from ...events import CALLBACKS_WITHIN_SECONDS, EVENTS
 from ...lifecycle import Settlement
 from ...records import Lease, Release
-from ..embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from ..keeper.declare import declared_by
 from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
 from ..runner.attempt import Runner
@@ -32,6 +31,9 @@ from . import protocol
 from .protocol import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits
 from .runner_process import DUMP_SIGNAL
+
+if TYPE_CHECKING:
+    from ..embedded import HostApp
 
 BROKEN = 73  # exit code: Holdfast's own code failed here, so its outcomes cannot be trusted; each job is rerun alone
 KEEPER_GONE = 71  # exit code: no keeper is left to report to

@@ -1,0 +1,33 @@
+"""Imports that wait for their first use, so that a producer pays only for what it uses.
+
+Called by modules that every producer loads, for what most of them never need: asyncio on SQLite, cron, the operator's
+verbs. Such a module imports the names for the type checker and calls `import_lazily` otherwise. Knows no other module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from importlib import import_module
+from typing import Any
+
+
+class _Pending:
+    """Stands in a module's namespace for another module, and puts that one in its place when it is first used."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, namespace: MutableMapping[str, Any], name: str, home: str) -> None:
+        def load() -> Any:
+            namespace[name] = import_module(home, namespace["__package__"])
+            return namespace[name]
+
+        self._load = load
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._load(), name)
+
+
+def import_lazily(namespace: MutableMapping[str, Any], *modules: str, **renamed: str) -> None:
+    """Let modules be imported into this namespace when they are first used; `.name` is one beside the caller."""
+    for name, home in [*((home.rpartition(".")[2], home) for home in modules), *renamed.items()]:
+        namespace[name] = _Pending(namespace, name, home)

@@ -1,0 +1,115 @@
+"""What a process must not import for what it does: imports are most of the time from start to the first job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends import preload
+from holdfast.worker.processes.process_worker import likely_scheme
+from holdfast.worker.processes.spawner import Plan
+
+NEVER = "asyncio ssl subprocess ctypes difflib tempfile zipfile importlib.resources redis psycopg rich click cronsim"
+ENQUEUE = """
+import sys
+from holdfast import Holdfast
+app = Holdfast(sys.argv[1])
+@app.task(name="greet")
+def greet(who: str) -> None: ...
+greet.enqueue("you")
+"""
+
+
+def imported(code: str, *arguments: str) -> set[str]:
+    """The modules that a new interpreter has imported after this code, without those it starts with."""
+    code = f"import sys; before = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(ran.stdout.split())
+
+
+def test_importing_holdfast_imports_nothing_else() -> None:
+    assert imported("import typing, importlib, holdfast") <= {"holdfast", "__future__"} | imported(
+        "import typing, importlib"
+    )
+
+
+def test_an_app_imports_no_driver_no_loop_and_no_worker() -> None:
+    found = imported("from holdfast import Holdfast; Holdfast('redis://127.0.0.1:1')")
+    assert found & set(NEVER.split()) == set()
+    assert not [
+        name for name in found if name.startswith(("holdfast.worker.", "holdfast.cron", "holdfast.backends.redis"))
+    ]
+
+
+def test_a_producer_on_sqlite_enqueues_without_asyncio(tmp_path: Path) -> None:
+    found = imported(ENQUEUE, f"sqlite:///{tmp_path}/jobs.db")
+    assert found & set(NEVER.split()) == set()
+    verbs = {name.rpartition(".")[2] for name in found if name.startswith("holdfast.backends.sqlite.")}
+    assert verbs == {"backend", "codec", "connection", "enqueue", "fork", "groups", "schema", "wakeups"}
+
+
+def test_a_runner_imports_neither_the_keeper_nor_the_command_line() -> None:
+    found = imported("import holdfast.cli.runner_main")
+    assert found & {"click", "rich", "cronsim", "tempfile", "holdfast.worker.keeper.keeper"} == set()
+
+
+def test_the_keeper_starts_a_runner_before_it_imports_its_engine_and_the_store() -> None:
+    found = imported("import holdfast.cli.work, holdfast.worker.processes.process_worker")
+    late = ("holdfast.worker.keeper.keeper", "holdfast.worker.keeper.exchange_loop", "holdfast.cron.api", "cronsim")
+    assert found & {*late, "sqlite3", "redis", "psycopg", "rich"} == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme"),
+    [
+        ("app = Holdfast('redis://127.0.0.1/0')", "redis"),
+        ("app = Holdfast('valkeys+cluster://h:1')", "valkey"),
+        ("URL = os.environ.get('X', 'postgresql://h/db')", "postgres"),
+        ("app = Holdfast('sqlite:///jobs.db')", "sqlite"),
+        ("app = Holdfast(settings.url)", ""),
+    ],
+)
+def test_the_store_is_guessed_from_the_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, scheme: str
+) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text(text)
+    (tmp_path / "jobs.py").write_text(text)
+    for app in ("shop:app", "jobs:app"):
+        plan = Plan(app=app, app_dir=str(tmp_path))
+        assert likely_scheme(plan) == scheme
+        assert likely_scheme(replace(plan, url="postgresql://h/db")) == "postgresql"
+    assert likely_scheme(Plan(app="nowhere:app", app_dir=str(tmp_path))) == ""
+
+
+def test_a_wrong_guess_is_no_error() -> None:
+    preload("nonsense")
+    preload("")
+
+
+@pytest.mark.parametrize("name", ["asyncio", "bulks"])
+def test_a_lazy_import_puts_the_module_in_its_place(name: str) -> None:
+    code = f"""
+from holdfast import operator, store_thread
+home = {{"asyncio": store_thread, "bulks": operator}}[{name!r}]
+before = type(vars(home)[{name!r}]).__name__
+assert callable(getattr(vars(home)[{name!r}], {{"asyncio": "sleep", "bulks": "run"}}[{name!r}]))
+print(before, type(vars(home)[{name!r}]).__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["_Pending", "module"]
+
+
+def test_only_what_the_type_checker_sees_is_imported_lazily() -> None:
+    """A lazy name must be imported under TYPE_CHECKING, where mypy and the reader find it."""
+    for path in Path(holdfast.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        for line in text.splitlines():
+            if line.strip().startswith("import_lazily(globals(), "):
+                assert "\nif TYPE_CHECKING:\n" in text, path.name
