@@ -73,10 +73,10 @@ def _django_fault(value: Any) -> str | None:
     lazy = _is_lazy(kind, "LazyObject")  # request.user: its class is that of what it stands for
     seen = value.__class__ if lazy else kind
     if _is_django_model(seen):
-        return f"a Django model ({seen.__name__}) cannot travel: pass the pk and load it in the task"
+        return f"a Django model ({seen.__name__}) cannot be stored: pass the pk and load it in the task"
     if _is_queryset(kind):
-        return f"a Django {kind.__name__} cannot travel: pass a list of primary keys and load them in the task"
-    return f"a {kind.__name__} of Django cannot travel: pass the value it stands for" if lazy else None
+        return f"a Django {kind.__name__} cannot be stored: pass a list of primary keys and load them in the task"
+    return f"a {kind.__name__} of Django cannot be stored: pass the value it stands for" if lazy else None
 
 
 def _encode_hook(value: Any) -> Any:
@@ -110,7 +110,7 @@ def _decode_hook(kind: type, value: Any) -> Any:
     if issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
     if _is_django_model(kind):
-        raise Refused(f"a Django model ({kind.__name__}) cannot travel: pass the pk and load it in the task")
+        raise Refused(f"a Django model ({kind.__name__}) cannot be stored: pass the pk and load it in the task")
     raise Refused(
         f"{kind.__qualname__} cannot be rebuilt from JSON: annotate with a dataclass, a Struct or plain types"
     )
@@ -204,12 +204,12 @@ def _changed_within(value: Any, rebuilt: Any) -> str | None:
         pairs: Any = zip(value, rebuilt, strict=False)
     elif isinstance(value, dict):
         if value.keys() != rebuilt.keys():
-            return "not all of its keys would arrive as they are: annotate them with their type, or make them str"
+            return "not all of its keys would keep their types: annotate them with their type, or make them str"
         if _ATOMS.issuperset(map(type, value.values())):
             return None
         pairs = ((value[name], rebuilt[name]) for name in value)
     elif isinstance(value, set | frozenset):
-        return None if value == rebuilt else "not all of its members would arrive as they are"
+        return None if value == rebuilt else "not all of its members would keep their types"
     elif isinstance(value, datetime | time):
         if value.utcoffset() == rebuilt.utcoffset():
             return None

@@ -151,7 +151,7 @@ class Context:
         context = CURRENT.get()
         if context is None:
             raise ConfigurationError(
-                "no job is running here: Context.current() answers only inside a handler and what it calls. "
+                "no job is running here: Context.current() works only inside a handler and in what it calls. "
                 "In a thread of your own, start it with contextvars.copy_context().run."
             )
         return context

@@ -122,7 +122,8 @@ class CronEntryNotFound(HoldfastError, LookupError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"no cron entry {name!r}. `holdfast cron ls` lists what is there; code's own come with a worker's start."
+            f"no cron entry {name!r}. `holdfast cron ls` lists what is there; a worker stores those of its code "
+            "when it starts."
         )
 
 
@@ -210,8 +211,8 @@ class WorkerSilent(HoldfastError, TimeoutError):
     def __init__(self, worker: str, ask: str, seconds: float) -> None:
         self.worker, self.ask, self.seconds = worker, ask, seconds
         super().__init__(
-            f"worker {worker} has not answered {ask} within {seconds:g} s. It gets it with its next renewal; `holdfast "
-            "workers` shows when it last renewed."
+            f"worker {worker} has not answered {ask} within {seconds:g} s. It receives the command with its next "
+            "renewal; `holdfast workers` shows when it last renewed."
         )
 
 
@@ -263,7 +264,7 @@ class SchemaMismatch(BackendError):
         self.found, self.expected = found, expected
         if found > expected:
             advice = "Upgrade holdfast on this machine."
-        super().__init__(f"the store has schema {found}, this version speaks {expected}. {advice}")
+        super().__init__(f"the store has schema {found}, this version needs {expected}. {advice}")
 
 
 _SEALED = {
@@ -273,7 +274,7 @@ _SEALED = {
     ),
     ("source", "moved"): "its jobs were moved to {other}. Use that store: name it in HOLDFAST_URL or in the app.",
     ("target", "moving"): (
-        "a move from {other} into it is unfinished. Run the same `holdfast move` again: it goes on where it stopped."
+        "a move from {other} into it is unfinished. Run the same `holdfast move` again: it continues where it stopped."
     ),
     ("target", "abandoned"): "it holds a part of an abandoned move from {other}. Delete it, or use another store.",
 }

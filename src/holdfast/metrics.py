@@ -106,7 +106,7 @@ STORE_METRICS: Mapping[str, Metric] = _catalogue(
         "sweep",
         "How late sweeps are: a due job not yet promoted, an expired lease not yet recovered.",
     ),
-    ("holdfast_counts_age_seconds", "gauge", "", "Since the jobs were counted; counting a large store is put off."),
+    ("holdfast_counts_age_seconds", "gauge", "", "Since the jobs were counted; large stores are counted less often."),
     ("holdfast_scrape_seconds", "gauge", "", "How long reading the store took."),
     ("holdfast_build_info", "gauge", "version", "Always 1; the version that exports this."),
 )
@@ -161,7 +161,7 @@ class StoreCollector(Collector):
 
     def __init__(self, app_or_url: Holdfast | str) -> None:
         if not isinstance(app_or_url, Holdfast | str):
-            raise ConfigurationError(f"metrics are of an app or a URL, not of {type(app_or_url).__name__}.")
+            raise ConfigurationError(f"create() takes an app or a URL, not {type(app_or_url).__name__}.")
         url = app_or_url if isinstance(app_or_url, str) else app_or_url.url
         # An app of its own: looking must not declare the rules of somebody's code. Only memory:// cannot be shared so.
         self._own = not (isinstance(app_or_url, Holdfast) and parse_url(url).scheme == "memory")

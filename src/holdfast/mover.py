@@ -487,7 +487,9 @@ async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: 
 
     async def exchange() -> None:
         if not await side.backend.seal(seal, instead_of=instead_of) and await side.backend.sealed() != seal:
-            raise MoveRefused(f"somebody else changed the seal of {side.name} meanwhile. Look, and run it again.")
+            raise MoveRefused(
+                f"somebody else changed the seal of {side.name} meanwhile. Check it, and run the move again."
+            )
 
     await patiently(exchange, seconds)
 
@@ -513,5 +515,6 @@ def _leases_live(held: list[WorkerRecord]) -> MoveRefused:
     who = ", ".join(f"{worker.id} ({worker.running} on {worker.host}, pid {worker.pid})" for worker in held[:5])
     jobs = "1 job is" if number == 1 else f"{number} jobs are"
     return MoveRefused(
-        f"{jobs} still running: {who}. Stop these workers, or give a longer --wait; the store works on.", leases=number
+        f"{jobs} still running: {who}. Stop these workers, or give a longer --wait; the store stays in use.",
+        leases=number,
     )

@@ -143,7 +143,7 @@ def check_at(at: object) -> float:
             "A naive one does not say which clock it means."
         )
     if at.timestamp() > AT_MAX:
-        raise ConfigurationError("at= lies beyond the year 2999. Give a time that somebody will wait for.")
+        raise ConfigurationError("at= lies beyond the year 2999. Give an earlier time.")
     return at.timestamp()
 
 

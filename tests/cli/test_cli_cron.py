@@ -94,7 +94,7 @@ def test_with_code_the_arguments_are_checked(cron: Shell) -> None:
 def test_an_entry_is_paused_and_resumed(cron: Shell) -> None:
     assert cron("cron", "pause", "hourly", "--reason", "holidays").stdout == "paused entry 'hourly'.\n"
     assert "holidays" in cron("cron", "ls").stdout
-    assert "does not tick" in cron("cron", "next", "hourly").stderr
+    assert "no tick follows" in cron("cron", "next", "hourly").stderr
     assert cron("cron", "resume", "hourly").stdout.startswith("resumed entry 'hourly', next in")
     assert cron.json("cron", "resume", "hourly")["entry"]["paused_at"] is None
 

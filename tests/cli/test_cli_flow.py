@@ -82,7 +82,7 @@ def test_a_slip_is_said_and_changes_nothing(shell: Shell, words: tuple[str, ...]
 
 def test_options_go_behind_the_last_word(shell: Shell) -> None:
     told = shell("queues", "--json", "limit", "mail", "5", code=2)
-    assert "options go behind 'limit'" in told.output
+    assert "put options after 'limit'" in told.output
 
 
 def test_a_queue_is_paused_and_resumed_by_name(shell: Shell) -> None:

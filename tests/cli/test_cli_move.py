@@ -28,7 +28,7 @@ def test_everything_moves_and_the_old_store_says_where(shell: Shell, target: str
     refused = ["enqueue send to=ann", "cancel j2", "run-now j2", "pause -q mail", "prune"]
     for line in refused:
         assert "new.db" in shell(*line.split(), code=1).stderr
-    assert "had been moved" in shell("move", shell.url, target, "--yes").stdout
+    assert "was already moved" in shell("move", shell.url, target, "--yes").stdout
 
 
 def test_one_document_on_stdout_and_progress_in_lines_on_stderr(shell: Shell, target: str) -> None:
@@ -57,8 +57,8 @@ def test_a_dry_run_changes_nothing(shell: Shell, target: str, tmp_path: Path) ->
 
 def test_nobody_is_asked_without_a_terminal(shell: Shell, target: str) -> None:
     shell.job(id="j1")
-    assert "Nobody can be asked" in shell.error("move", shell.url, target, code=2)["message"]
-    assert "Nobody can be asked" in shell.error("move", shell.url, target, "--abandon", code=2)["message"]
+    assert "no terminal to ask" in shell.error("move", shell.url, target, code=2)["message"]
+    assert "no terminal to ask" in shell.error("move", shell.url, target, "--abandon", code=2)["message"]
 
 
 def test_what_cannot_be_moved(shell: Shell, target: str, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_move_cut_short_says_how_to_go_on(shell: Shell, target: str, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(Mover, "_compare", interrupted)
         result = shell("move", shell.url, target, "--yes", code=130)
-    assert "The same command goes on" in result.stderr
+    assert "Run the same command to continue" in result.stderr
     assert shell.json("move", shell.url, target, "--yes")["begins"] == "where it stopped"
 
 

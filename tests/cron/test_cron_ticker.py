@@ -246,7 +246,7 @@ def test_a_change_against_too_many_rivals_gives_up() -> None:
         await backend.open()
         await put(entry_of("x", every=10.0), backend)
         stale = CronEntry(name="x")
-        with pytest.raises(BackendUnavailable, match="changes too often"):
+        with pytest.raises(BackendUnavailable, match="keeps being changed"):
             await change(backend, "x", lambda entry, now: Tick(name="x", version=99, entry=stale))
 
     run(scene())

@@ -190,7 +190,7 @@ def test_a_running_job_whose_cancel_was_asked_for() -> None:
 
     told = explained(scene)
     assert told.summary.startswith("It is running on worker w1 (pid 7 on box) since ")
-    assert any("A cancel was asked for" in sentence for sentence in told.reasons)
+    assert any("Cancellation was requested" in sentence for sentence in told.reasons)
 
 
 def test_a_dead_job() -> None:

@@ -60,8 +60,8 @@ def test_slots_held_far_longer_than_usual_are_found(
     ("backlog", "found", "text"),
     [
         (BACKLOG, {}, "mail in about 100 min"),
-        (replace(BACKLOG, came=701), {"backlog": "note"}, "701 came and 700 ended"),
-        (replace(BACKLOG, came=10_000, capped=True), {"backlog": "note"}, "10,000+ came"),
+        (replace(BACKLOG, came=701), {"backlog": "note"}, "701 arrived and 700 ended"),
+        (replace(BACKLOG, came=10_000, capped=True), {"backlog": "note"}, "10,000+ arrived"),
         (replace(BACKLOG, came=701, oldest_seconds=RECENT_SECONDS / 3), {}, ""),
         (replace(BACKLOG, ended=0, came=0), {}, ""),
     ],
@@ -104,7 +104,7 @@ def test_a_look_finds_both_and_explain_says_how_long_is_usual() -> None:
         assert (backlog.waiting, backlog.came, backlog.ended) == (120, 60, 50)
         assert verdicts(pace) == {"pace": "wrong", "backlog": "note"}
         told = await explain(backend, "long")
-        assert any(sentence.startswith("It runs for 2 h; half of its task's runs") for sentence in told.reasons)
+        assert any(sentence.startswith("It has run for 2 h; half of its task's runs") for sentence in told.reasons)
         await backend.close()
 
     asyncio.run(run())

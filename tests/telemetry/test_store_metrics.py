@@ -267,7 +267,7 @@ def test_a_collector_refuses_to_block_an_event_loop(busy: Holdfast) -> None:
 
     with pytest.raises(ConfigurationError, match=r"holdfast\.metrics\.create"):
         asyncio.run(collects())
-    with pytest.raises(ConfigurationError, match="an app or a URL, not of int"):
+    with pytest.raises(ConfigurationError, match="an app or a URL, not int"):
         StoreCollector(7)  # type: ignore[arg-type]
 
 

@@ -492,9 +492,9 @@ class Sized(TypedDict):
     [
         (Parcel, Letter(1, "rare"), "a subclass, whose own fields would be lost"),
         (Parcel | None, Letter(1, "rare"), "a subclass, whose own fields would be lost"),
-        (dict, {1: "one"}, "not all of its keys would arrive"),
-        (dict[str, str], {1: "one"}, "not all of its keys would arrive"),
-        (Sized, {"width": 1, "height": 2}, "not all of its keys would arrive"),
+        (dict, {1: "one"}, "not all of its keys would keep"),
+        (dict[str, str], {1: "one"}, "not all of its keys would keep"),
+        (Sized, {"width": 1, "height": 2}, "not all of its keys would keep"),
     ],
 )
 def test_what_would_arrive_as_something_else_is_refused(annotation: Any, value: Any, why: str) -> None:

@@ -79,7 +79,9 @@ def parse_url(url: str) -> Address:
     rest, _, query = url[found.end() :].partition("?")
     if scheme == "memory":
         if rest.strip("/") or query:
-            raise ConfigurationError("memory:// takes neither a name nor options. Each app has a memory of its own.")
+            raise ConfigurationError(
+                "memory:// takes neither a name nor options. Each app has its own store in memory."
+            )
         return Address(url, scheme, safe_url="memory://", store_name="memory://")
     if scheme == "sqlite":
         path = _sqlite_path(rest)
@@ -218,7 +220,9 @@ def _yes_or_no(name: str) -> Callable[[str], bool]:
 
 def _prefix(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.:\-/]{1,100}", value):
-        raise ConfigurationError(f"prefix={value!r} is no prefix for keys: letters, digits and _ . : - /, at most 100.")
+        raise ConfigurationError(
+            f"prefix={value!r} is not a prefix for keys: use letters, digits and _ . : - /, at most 100."
+        )
     return value
 
 

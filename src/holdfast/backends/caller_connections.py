@@ -62,7 +62,7 @@ def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:
     """Raise the error for a kind of connection the store cannot use; it lists the kinds it can use."""
     if caller.library == "django":
         raise ConfigurationError(
-            "a connection of Django was given, which only the app of holdfast.django takes. Use that app: "
+            "connection= was given a Django connection, which only the app of holdfast.django accepts. Use that app: "
             "`from holdfast.django import app`. It follows atomic() by itself."
         )
     raise ConfigurationError(

@@ -69,7 +69,7 @@ def key_taken() -> ConfigurationError:
     """The error of a shipment that would create two live jobs with one key."""
     return ConfigurationError(
         "two live jobs of one queue and task have the same key, as a store of shards allows it in different groups; "
-        "this store cannot hold both. Give the move up, cancel one of them, and begin again."
+        "this store cannot hold both. Abandon the move, cancel one of them, and start again."
     )
 
 
@@ -79,8 +79,8 @@ def key_taken() -> ConfigurationError:
 def too_many_commands(worker: str) -> ConfigurationError:
     """The refusal of one more command to a worker that answers none."""
     return ConfigurationError(
-        f"worker {worker} has {COMMANDS_KEPT_MAX} commands that it has not answered. It gets them with its renewals: "
-        "`holdfast workers` shows when it last renewed."
+        f"worker {worker} has {COMMANDS_KEPT_MAX} commands that it has not answered. It receives them with its "
+        "renewals: `holdfast workers` shows when it last renewed."
     )
 
 

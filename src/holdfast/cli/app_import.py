@@ -73,7 +73,7 @@ def _failed(name: str, error: BaseException) -> ImportFailed:
     kind = type(error).__name__
     return ImportFailed(
         f"importing {name!r} failed{_where(error)}: {kind}: {text}" if text else f"importing {name!r} failed: {kind}",
-        "Mend that and run it again; HOLDFAST_DEBUG=1 shows the whole traceback.",
+        "Fix that and run it again; HOLDFAST_DEBUG=1 shows the whole traceback.",
     )
 
 

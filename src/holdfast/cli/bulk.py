@@ -43,7 +43,9 @@ def _query_by_q(ctx: click.Context, param: click.Parameter, value: str | None) -
         raise click.UsageError(
             f"-q names a queue in other commands. Write --query 'queue:{value}', or --query {value!r}."
         )
-    click.echo("note: -q is now --query, because elsewhere it names a queue; it goes with version 0.2.", err=True)
+    click.echo(
+        "note: -q is now --query, because elsewhere it names a queue; it will be removed in version 0.2.", err=True
+    )
     ctx.params["query"] = value
 
 
@@ -147,7 +149,11 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
     if yes:
         return
     if session.as_json or not sys.stdin.isatty():
-        raise CommandFailed(Exit.USAGE, f"{question} Nobody can be asked here.", "Add --yes, or look with --dry-run.")
+        raise CommandFailed(
+            Exit.USAGE,
+            f"{question} There is no terminal to ask for confirmation.",
+            "Add --yes, or look with --dry-run.",
+        )
     if not click.confirm(question, err=True):
         raise CommandFailed(Exit.FAILED, "not confirmed; nothing was changed.")
 

@@ -270,7 +270,7 @@ def run(session: Session, name: str) -> int:
         else:
             session.print.line(job.id)
             if not job.created:
-                session.print.note(f"kept: this job was already there, {job.state.value}.")
+                session.print.note(f"kept: this job already exists, {job.state.value}.")
     return Exit.DONE
 
 
@@ -295,7 +295,7 @@ def next_(session: Session, what: str, count: int, tz: str | None) -> int:
     for at in ticks:
         session.print.line(at)
     if not ticks:
-        session.print.note("it does not tick: it is paused, or there is no more.")
+        session.print.note("no tick follows: the entry is paused or has ended.")
     return Exit.DONE
 
 

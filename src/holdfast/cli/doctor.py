@@ -79,7 +79,9 @@ def _address(session: Session) -> Address:
     try:
         named = session.named_url
     except CommandFailed:  # already reported, as a problem of the app
-        raise CommandFailed(Exit.FAILED, "not looked at: only the app knows which it is.", "Give --url.") from None
+        raise CommandFailed(
+            Exit.FAILED, "not checked: only the app knows which store it uses.", "Give --url."
+        ) from None
     return parse_url(Holdfast(named).url)
 
 
@@ -99,7 +101,7 @@ def _look_at_store(session: Session, address: Address, app: AppFacts | None, fin
 
     if address.scheme == "memory":
         findings.append(
-            note("store", "memory:// lives inside one process: there is nothing to look at.", "Give --url.")
+            note("store", "memory:// lives inside one process, so there is no store to check.", "Give --url.")
         )
         return Exit.DONE
     found: list[Finding] = []

@@ -134,4 +134,4 @@ def _show(session: Session, app: Holdfast, job: Job[Any]) -> None:
     if job.replaced:
         session.print.note("replaced: the job that was there got this call's arguments and time.")
     elif not job.created:
-        session.print.note(f"kept: this job was already there, {job.state.value}.")
+        session.print.note(f"kept: this job already exists, {job.state.value}.")

@@ -128,5 +128,5 @@ def _sentence(error: BaseException) -> tuple[str, str]:
         return str(error), ""
     text = " ".join(str(error).split()) or "no text"
     if isinstance(error, OSError):
-        return f"cannot go on: {text}", "HOLDFAST_DEBUG=1 shows where."
-    return f"unexpected {type(error).__name__}: {text}", "HOLDFAST_DEBUG=1 shows where; please report it."
+        return f"the system reports: {text}", "HOLDFAST_DEBUG=1 shows the traceback."
+    return f"unexpected {type(error).__name__}: {text}", "HOLDFAST_DEBUG=1 shows the traceback; please report it."

@@ -53,7 +53,7 @@ def groups(session: Session, words: tuple[str, ...], limit: int) -> int:
             )
             for group in found
         ],
-        empty="no group has anything to do.",
+        empty="no group has unfinished jobs.",
         whole=2,
     )
     return Exit.DONE

@@ -163,7 +163,7 @@ def _report(session: Session, one: Holdfast, two: Holdfast, moved: Moved) -> int
         listed = "\n  ".join(compared.differences)
         raise CommandFailed(
             Exit.FAILED,
-            f"the target is not what the source is:\n  {listed}",
+            f"the target differs from the source:\n  {listed}",
             "Both stay sealed. `holdfast move … --abandon` lets the source work again; then delete the target.",
         )
     if session.as_json:
@@ -171,7 +171,7 @@ def _report(session: Session, one: Holdfast, two: Holdfast, moved: Moved) -> int
         session.print.document({**document, **_figures(compared), "moved": True})
         return Exit.DONE
     if compared is None:
-        session.print.line(f"everything had been moved to {two.safe_url} before.", label="moved", colour="green")
+        session.print.line(f"everything was already moved to {two.safe_url}.", label="moved", colour="green")
     else:
         parts = [counted(compared.rows.get(kind, 0), words) for kind, words in KINDS.items()]
         session.print.line(f"{', '.join(parts)}; both stores are equal.", label="moved", colour="green")
@@ -216,7 +216,7 @@ def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
         if tasks:
             bars.stop()
         if unfinished:
-            session.print.note("the move is unfinished. The same command goes on; --abandon gives it up.")
+            session.print.note("the move is unfinished. Run the same command to continue, or --abandon to give it up.")
 
 
 def _lines() -> Callable[[Step], None]:

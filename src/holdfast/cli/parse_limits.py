@@ -33,7 +33,7 @@ class LimitWord(WordType):
             return text
         if not (text.isascii() and text.isdigit() and 0 < int(text) <= UNLIMITED):
             self.fail(
-                f"{value!r} is no limit. Give 5, none to lift it, or reset for the code's own.",
+                f"{value!r} is not a limit. Give 5, none to lift it, or reset for the code's own.",
                 param,
                 ctx,
             )

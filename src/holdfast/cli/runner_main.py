@@ -79,8 +79,8 @@ def _load(setup: protocol.Setup) -> Holdfast:
     if setup.version != protocol.VERSION:
         raise CommandFailed(
             Exit.FAILED,
-            f"the keeper speaks frames of version {setup.version}, this runner {protocol.VERSION}.",
-            "Holdfast was replaced while it ran: start the worker again.",
+            f"the keeper uses protocol version {setup.version}, this runner {protocol.VERSION}.",
+            "Holdfast was upgraded while the worker ran: restart the worker.",
         )
     app = import_app(setup.app, setup.app_dir)
     import_modules((*app.imports, *setup.imports))

@@ -96,7 +96,7 @@ class Session:
 
         address = parse_url(app.url)
         if address.scheme == "memory":
-            raise click.UsageError("memory:// lives inside one process; there is nothing for a command. Give --url.")
+            raise click.UsageError("memory:// lives inside one process, where no command can reach it. Give --url.")
         if not create and address.scheme == "sqlite" and not holds_something(address.path):
             place = f" ({address.path} does not exist or is empty)" if app.safe_url == app.url else ""
             raise CommandFailed(
@@ -125,7 +125,7 @@ def lists(ctx: click.Context) -> bool:
         return True
     given = [name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if given:
-        raise click.UsageError(f"options go behind {ctx.invoked_subcommand!r}.", ctx)
+        raise click.UsageError(f"put options after {ctx.invoked_subcommand!r}.", ctx)
     return False
 
 

@@ -165,7 +165,7 @@ def _check(url: str | None, start_timeout: float | None) -> None:
     if url is not None:
         parse_url(url)
     if start_timeout is not None and start_timeout < 1:
-        raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
+        raise click.BadParameter("must be at least 1 s: importing an app takes time.", param_hint="--start-timeout")
 
 
 def _options(
@@ -189,7 +189,7 @@ def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
         printer.document({"store": store, **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
-        left = "what is left could not be counted" if drained.left is None else f"{drained.left} left"
+        left = "the remaining jobs could not be counted" if drained.left is None else f"{drained.left} left"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {left}.")
 
 

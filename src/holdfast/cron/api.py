@@ -383,7 +383,7 @@ def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -
     if not isinstance(call, BoundCall):
         raise ConfigurationError(f"a cron entry makes jobs of a task or a bound call, not of a {type(call).__name__}.")
     if call.connection is not None:
-        raise ConfigurationError("a cron entry is no part of a transaction. Leave out connection=.")
+        raise ConfigurationError("a cron entry cannot be part of a transaction. Leave out connection=.")
     check_options("app.cron.add()", settings, CronSettings.__annotations__)
     return wanted_entry(_name(name), call.new, CronOptions(cron=cron, **settings), declared=False)
 
@@ -424,7 +424,7 @@ async def change(backend: Backend, name: str, decide: Decision) -> Ticked:
         if ticked.done:
             return ticked
         entry = ticked.entry
-    raise BackendUnavailable(f"cron entry {name!r} changes too often to be changed just now. Try again.")
+    raise BackendUnavailable(f"cron entry {name!r} keeps being changed by others. Try again.")
 
 
 async def write(backend: Backend, tick: Tick) -> Ticked:

@@ -130,7 +130,9 @@ def check_expression(text: object) -> str:
     except CronSimError as error:
         raise ConfigurationError(f"the cron expression {shown(text)} cannot be read: {error}.") from None
     except StopIteration:
-        raise ConfigurationError(f"the cron expression {shown(text)} never comes. Is that day in that month?") from None
+        raise ConfigurationError(
+            f"the cron expression {shown(text)} never matches. Does that month have that day?"
+        ) from None
     return written
 
 

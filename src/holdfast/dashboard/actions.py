@@ -256,7 +256,7 @@ async def _pause_entry(changes: Changes, entry: EntryName) -> Outcome:
 
 async def _resume_entry(changes: Changes, entry: EntryName) -> Outcome:
     await changes.resume_entry(entry.entry)
-    said = f"Resumed {entry.entry}; ticks missed meanwhile are not made up for."
+    said = f"Resumed {entry.entry}; ticks missed while it was paused are not fired."
     return Outcome(said, command("holdfast", "cron", "resume", entry.entry))
 
 

@@ -86,7 +86,7 @@ def _workers(service: Service) -> Finding:
         return wrong("workers", text, "Start one, or run `holdfast recover`.", **facts)
     if expired:
         text += f"; {len(expired)} expired, holding {held} jobs"
-        return note("workers", f"{text}.", "Their jobs are recovered by themselves as long as a worker lives.", **facts)
+        return note("workers", f"{text}.", "The live workers recover their jobs.", **facts)
     if not alive:
         return note("workers", "none is registered.", "Start one: `holdfast work MODULE:APP`.", **facts)
     return fine("workers", f"{text}.", **facts)
@@ -124,8 +124,8 @@ def _strangers(service: Service) -> list[Finding]:
     if nobody:
         text = f"tasks with jobs that no live worker knows: {', '.join(sorted(nobody)[:NAMES_SHOWN])}."
         return [wrong("deploy", text, "Deploy code that has them, or cancel the jobs.", **facts)]
-    text = f"tasks that some live workers do not know, by their number: {_told(names)}."
-    return [note("deploy", text, "They leave them to the others. Restart them with the newer code.", **facts)]
+    text = f"tasks that some live workers do not know, with the number of these workers: {_told(names)}."
+    return [note("deploy", text, "Other workers run their jobs. Restart these workers with the newer code.", **facts)]
 
 
 def _served(service: Service) -> set[str]:
@@ -148,9 +148,9 @@ def _queues(service: Service) -> Finding:
     facts = {"unserved": {**due, **later}}
     step = "Start a worker that serves them: `holdfast work MODULE:APP -q QUEUE`."
     if due:
-        return wrong("queues", f"jobs wait where no worker serves: {_told(due)}.", step, **facts)
+        return wrong("queues", f"queues with due jobs and no worker: {_told(due)}.", step, **facts)
     if later:
-        return note("queues", f"jobs will be due where no worker serves: {_told(later)}.", step, **facts)
+        return note("queues", f"queues with scheduled jobs and no worker: {_told(later)}.", step, **facts)
     return fine("queues", "every queue with jobs is served.", **facts)
 
 
@@ -180,11 +180,11 @@ def _unknown(service: Service, app: AppFacts) -> Finding:
     if unknown:
         return wrong(
             "unknown",
-            f"of {looked} some name tasks this app does not have: {_told(unknown)}.",
+            f"{looked} were checked; some belong to tasks that this app does not have: {_told(unknown)}.",
             "Import the modules that define them (imports=), give a task its old name as an alias, or cancel the jobs.",
             **facts,
         )
-    return fine("unknown", f"{looked} name tasks this app has.", **facts)
+    return fine("unknown", f"{looked} belong to tasks of this app.", **facts)
 
 
 def _embedded(service: Service, app: AppFacts) -> list[Finding]:

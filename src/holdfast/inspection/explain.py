@@ -190,7 +190,7 @@ async def _usual_run(backend: Backend, scene: _Scene) -> list[str]:
     if usual is None or job.started_at is None or not usual.is_long(scene.now - job.started_at):
         return []
     return [
-        f"It runs for {duration(scene.now - job.started_at)}; half of its task's runs of the last day took "
+        f"It has run for {duration(scene.now - job.started_at)}; half of its task's runs of the last day took "
         f"{duration(usual.p50)} or less, 99 of 100 {duration(usual.p99)} or less. `holdfast cancel {job.id}` stops it."
     ]
 
@@ -214,7 +214,7 @@ def _running(scene: _Scene, usual: list[str]) -> Explanation:
     if job.progress is not None:
         reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
     if job.cancel_requested:
-        reasons.append("A cancel was asked for: it ends as cancelled once its handler has stopped.")
+        reasons.append("Cancellation was requested: the job ends as cancelled once its handler has stopped.")
     reasons += [*_suspicion(scene), *_last_error(job)]
     return _explanation(scene, summary, reasons, ["It ends when its handler does."])
 
@@ -378,7 +378,7 @@ def _last_error(job: JobRecord) -> list[str]:
         return []
     error = job.errors[-1]
     kind = f"{error.type}: " if error.type else ""
-    return [f"Its latest trouble ({error.reason}, attempt {error.attempt}): {kind}{error.text or 'no text'}."]
+    return [f"Its latest failure ({error.reason}, attempt {error.attempt}): {kind}{error.text or 'no text'}."]
 
 
 def _expiry(scene: _Scene) -> list[str]:

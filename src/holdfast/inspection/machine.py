@@ -164,7 +164,7 @@ def _elsewhere(machine: Machine) -> Finding:
     return note(
         "killing",
         "there is no parent-death signal, kernel timer or adoption of orphans here: the guard kills process groups, "
-        "and what took a session of its own may live on.",
+        "and a process that started its own session may survive.",
         "Use Linux where handlers start programs that must not outlive them.",
     )
 
@@ -185,16 +185,16 @@ def _killing(machine: Machine) -> Finding:
     if missing:
         step = "Allow prctl and mount /proc in the sandbox or container that forbids it."
         return wrong("killing", f"{'; '.join(missing)}: what handlers start may outlive them.", step, **facts)
-    text = "runners are killed with all they started: by the guard as subreaper, by parent-death signal when it dies"
+    text = "runners are killed with every process they started: by the guard as subreaper, and by signal when it dies"
     return fine("killing", f"{text}{'; pidfd is there, too' if machine.pidfd else ''}.", **facts)
 
 
 def _deadline(machine: Machine) -> Finding:
     if machine.timers:
-        return fine("deadline", "the kernel's timers enforce it, through a suspend and a stopped guard.", timers=True)
+        return fine("deadline", "kernel timers enforce it, even after a suspend or with a stopped guard.", timers=True)
     return wrong(
         "deadline",
-        "no timer on CLOCK_BOOTTIME can be made: a guard that is stopped kills nobody.",
+        "no timer on CLOCK_BOOTTIME can be made: a guard that is stopped cannot kill runners.",
         "Allow timer_create and timerfd_create in the sandbox that forbids them.",
         timers=False,
     )
@@ -218,11 +218,11 @@ def _limiting(machine: Machine) -> Finding:
 def _starting(machine: Machine) -> Finding:
     facts = {"seconds": round(machine.start_seconds, 3)}
     if machine.start_error:
-        step = "Look at the limits of processes and memory (ulimit -u, the container's)."
+        step = "Check the limits on processes and memory (ulimit -u, the container's)."
         return wrong("processes", f"no process can be started: {machine.start_error}.", step, **facts)
     text = f"a Python process starts in {machine.start_seconds:.2f} s."
     if machine.start_seconds > SLOW_SECONDS:
-        return note("processes", text, "The machine is busy or slow; runners will take long to be replaced.", **facts)
+        return note("processes", text, "The machine is busy or slow; replacing a runner will take long.", **facts)
     return fine("processes", text, **facts)
 
 
@@ -233,7 +233,8 @@ def _first_process(machine: Machine) -> Finding:
     if machine.pid_1 in SHELLS and machine.pid != 1:
         return note(
             "container",
-            f"PID 1 here is {machine.pid_1}, a shell, which passes no SIGTERM on: a worker below it gets no grace.",
+            f"PID 1 here is {machine.pid_1}, a shell, which does not forward SIGTERM: a worker below it is killed "
+            "without grace.",
             "Start the worker as the container's command itself, or with exec.",
             **facts,
         )

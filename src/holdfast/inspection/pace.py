@@ -164,7 +164,7 @@ def _growing(pace: Pace) -> list[Finding]:
     if growing:
         told = [
             f"{one.queue} ({one.waiting:,} wait, the oldest for {duration(one.oldest_seconds)}; in the last "
-            f"{duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} came and {one.ended:,} ended)"
+            f"{duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} arrived and {one.ended:,} ended)"
             for one in growing[:NAMES_SHOWN]
         ]
         step = "Start more workers or give them more slots; `holdfast queues` shows limits and rates that hold it back."
@@ -174,7 +174,13 @@ def _growing(pace: Pace) -> list[Finding]:
     if not draining:
         return []
     told = [f"{queue} in about {duration(seconds)}" for queue, seconds in draining.items()]
-    return [fine("backlog", f"at the present pace these are empty: {', '.join(told[:NAMES_SHOWN])}.", queues=draining)]
+    return [
+        fine(
+            "backlog",
+            f"at the present pace these queues will be empty: {', '.join(told[:NAMES_SHOWN])}.",
+            queues=draining,
+        )
+    ]
 
 
 def _grows(one: Backlog) -> bool:

@@ -85,7 +85,7 @@ def judge_store(look: StoreLook) -> list[Finding]:
 def _reached(look: StoreLook) -> Finding:
     text, facts = f"{look.url} answers in {look.answer_seconds * 1000:.1f} ms.", {"url": look.url}
     if look.answer_seconds > SLOW_SECONDS:
-        return note("store", text, "That is slow: look at its load and at the way there.", **facts)
+        return note("store", text, "That is slow: check its load and the network between.", **facts)
     return fine("store", text, **facts)
 
 
@@ -101,23 +101,23 @@ def _clock(look: StoreLook) -> Finding:
     if abs(off) <= CLOCK_NOTE_SECONDS:
         return fine("clock", f"the store's clock and this machine's are {size} apart.", **facts)
     way = "ahead of" if off > 0 else "behind"
-    text = f"the store's clock is {size} {way} this machine's. Leases are not touched by that; a time given as at= is."
-    step = "Let both keep time (NTP)."
+    text = f"the store's clock is {size} {way} this machine's. Leases do not depend on it; times given as at= do."
+    step = "Synchronize both clocks (NTP)."
     return (wrong if abs(off) > CLOCK_WRONG_SECONDS else note)("clock", text, step, **facts)
 
 
 def _open(look: StoreLook) -> Finding:
     seal = look.seal
     if seal is None or not seal.closed:
-        return fine("seal", "none: the store takes and gives out work.", sealed=False)
+        return fine("seal", "none: the store accepts jobs and hands them out.", sealed=False)
     facts = {"sealed": True, "role": seal.role, "stage": seal.stage, "other": seal.other}
     if seal.stage == "moved":
         return wrong(
-            "seal", f"everything was moved to {seal.other}: this store takes no work.", "Use that one.", **facts
+            "seal", f"everything was moved to {seal.other}: this store hands out no jobs.", "Use that one.", **facts
         )
     return wrong(
         "seal",
-        f"the store is the {seal.role} of a move ({seal.stage}) and takes no work; the other side is {seal.other}.",
+        f"the store is the {seal.role} of a move ({seal.stage}) and hands out no jobs; the other side is {seal.other}.",
         "`holdfast move` goes on with it, or gives it up.",
         **facts,
     )
@@ -125,7 +125,7 @@ def _open(look: StoreLook) -> Finding:
 
 def _sound(look: StoreLook) -> Finding:
     if look.flaws is None:
-        text = f"in {FLAWS_SECONDS:g} s not all rows could be looked at; none that was is bad."
+        text = f"in {FLAWS_SECONDS:g} s not all rows could be checked; those that were are sound."
         return note("rows", text, "`holdfast audit` looks at all of them.", flaws=None)
     if not look.flaws:
         return fine("rows", "all of them can be read, and indexes and records agree.", flaws=0)
@@ -133,7 +133,7 @@ def _sound(look: StoreLook) -> Finding:
     listed = "; ".join(named(flaw) for flaw in look.flaws[:FLAWS_SHOWN])
     return wrong(
         "rows",
-        f"{number} cannot be read or contradict an index; all others go on. {listed}.",
+        f"{number} cannot be read or contradict an index; all others work as usual. {listed}.",
         "`holdfast audit` lists them all, by id and field.",
         flaws=len(look.flaws),
     )
@@ -144,7 +144,7 @@ def _quiet(look: StoreLook) -> Finding:
     return note(
         "quiet",
         f"after a failover or restart the latest writes may be missing: nothing is handed out for {seconds:.0f} s.",
-        "It ends by itself. Redis that writes always may be trusted: ?trust_restarts=true.",
+        "It ends by itself. With appendfsync always, ?trust_restarts=true avoids it.",
         quiet_seconds=round(seconds, 1),
     )
 
@@ -178,8 +178,8 @@ def _sqlite(settings: Mapping[str, str]) -> Finding:
 
 def _disk(free: int | None) -> Finding:
     if free is None:
-        return note("disk", "its free space cannot be seen.")
-    text, step = f"{free >> 20} MiB are free where the file is.", "Make room, or prune: `holdfast prune`."
+        return note("disk", "its free space is not known.")
+    text, step = f"{free >> 20} MiB are free where the file is.", "Free some space, or prune: `holdfast prune`."
     if free < DISK_NOTE_BYTES:
         return (wrong if free < DISK_WRONG_BYTES else note)("disk", text, step, free_bytes=free)
     return fine("disk", text, free_bytes=free)
@@ -221,15 +221,15 @@ def _redis(settings: Mapping[str, str]) -> Finding:
 def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
     policy = settings.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        text = f"maxmemory-policy is {policy}: the server may throw jobs away when memory is full."
+        text = f"maxmemory-policy is {policy}: the server may evict jobs when memory is full."
         return [note("memory", text, "Set maxmemory-policy noeviction.", policy=policy)]
     most, used = int(settings.get("maxmemory", 0)), int(settings.get("used_memory", 0))
     if not most:
         return [fine("memory", f"{used >> 20} MiB are used; there is no maxmemory.", used_bytes=used, most_bytes=None)]
-    text = f"{used >> 20} of {most >> 20} MiB are used ({used / most:.0%}); when full it takes no new jobs."
+    text = f"{used >> 20} of {most >> 20} MiB are used ({used / most:.0%}); when it is full, new jobs are refused."
     facts = {"used_bytes": used, "most_bytes": most}
     if used > MEMORY_NOTE_SHARE * most:
-        step = "Finished jobs give way early above 90 %. Give it more memory, or discard dead letters."
+        step = "Above 90 %, finished jobs are removed early. Give it more memory, or discard dead letters."
         return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
     return [fine("memory", text, **facts)]
 

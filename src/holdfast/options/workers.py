@@ -134,7 +134,7 @@ def check_lease(*, lease: float, renew_every: float, call_timeout: float, fence_
     if fence_margin + slack < margin:
         raise ConfigurationError(
             f"fence_margin={fence_margin:g} s is too short: call_timeout + lease / 10 = {margin:g} s are needed to "
-            "stop handlers before the lease passes on. Raise fence_margin or lower call_timeout."
+            "stop handlers before the lease expires. Raise fence_margin or lower call_timeout."
         )
 
 

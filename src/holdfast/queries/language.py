@@ -126,13 +126,13 @@ class _Reading:
             near = _nearest(field, FIELDS)
             known = ", ".join(f"{one}:" for one in FIELDS)
             raise QueryRejected(
-                f"{shown(name)} is no condition. Conditions: {known}", inner.column, near and f"{near}:"
+                f"{shown(name)} is not a condition. Conditions: {known}", inner.column, near and f"{near}:"
             )
         if not value.text:
             raise QueryRejected(f"{name}: has no value. Write {name}:{_EXAMPLES.get(field, 'NAME')}.", inner.column)
         path = [part.text for part in inner.cut(0, colon).split(".")[1:]]
         if dot and not all(path):
-            raise QueryRejected("a name is missing behind the dot. Write args.user.id:42.", inner.column)
+            raise QueryRejected("a name is missing after the dot. Write args.user.id:42.", inner.column)
         if field == "header" and not dot:
             raise QueryRejected("header: needs the header's name. Write header.tenant:acme.", inner.column)
         self._condition(field, tuple(path), value, negated)
@@ -146,7 +146,7 @@ class _Reading:
             self._condition("text", (), word, negated)
         elif word.text.isalpha() and (near := _nearest(word.text, _STATE_WORDS, 0.75)):
             raise QueryRejected(
-                f"{shown(word.text)} is no state. An id that looks like one is written id:{word.text}.",
+                f"{shown(word.text)} is not a state. An id that looks like one is written id:{word.text}.",
                 word.column,
                 near,
             )
@@ -239,7 +239,7 @@ def _wanted(field: str, has_path: bool, value: Word) -> Wanted:
             f"{field}: takes a {kind}, not {shown(bare.text)}. Write {field}:{_EXAMPLES[field]}.", value.column
         )
     if field in SPANS and op == "=":
-        raise QueryRejected(f"{field}: is compared: more or less than that?", value.column, f"{field}:>{bare.text}")
+        raise QueryRejected(f"{field}: needs a comparison, > or <.", value.column, f"{field}:>{bare.text}")
     if has_path and op != "=" and number is None:
         raise QueryRejected(f"only numbers are compared with {op}, not {shown(bare.text)}.", value.column)
     literal = field in ("args", "text", "id") and not has_path
@@ -321,7 +321,7 @@ def position(text: str) -> tuple[int, float | None]:
     seq, colon, value = text.partition(":")
     if re.fullmatch(r"\d{1,18}", seq) and (not colon or _NUMBER.fullmatch(value)):
         return int(seq), float(value) if colon else None
-    raise QueryRejected(f"after={shown(text)} is no position. Give the one that the previous page named.")
+    raise QueryRejected(f"after={shown(text)} is not a position. Give the one that the previous page named.")
 
 
 def continued(query: JobQuery, after: str | None) -> JobQuery:
@@ -330,5 +330,5 @@ def continued(query: JobQuery, after: str | None) -> JobQuery:
         return query
     seq, value = position(after)
     if (value is None) is not (query.sort == "created"):
-        raise QueryRejected(f"after={shown(after)} is a position in another order. Ask with the sort it comes from.")
+        raise QueryRejected(f"after={shown(after)} is a position in another order. Use the sort that it came from.")
     return replace(query, before=seq, beyond=value)

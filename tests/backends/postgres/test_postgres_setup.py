@@ -121,7 +121,7 @@ def test_a_schema_with_something_else_in_it_is_left_alone(make: Make, session: p
     session.execute(f"CREATE SCHEMA {schema} CREATE TABLE jobs (id int)")
     session.commit()
     refusing = make()
-    with pytest.raises(ConfigurationError, match="not a store of ours"):
+    with pytest.raises(ConfigurationError, match="not a Holdfast store"):
         asyncio.run(refusing.open())
 
 

@@ -181,7 +181,7 @@ def test_a_prefix_in_use_by_something_else_is_left_alone(
 ) -> None:
     key = dict(zip(KEY_NAMES, keys_of(prefix), strict=True))[name]
     client.set(key, "somebody's")
-    with pytest.raises(ConfigurationError, match="not of a store of ours"):
+    with pytest.raises(ConfigurationError, match="belongs to no Holdfast store"):
         asyncio.run(opened(make()))
     assert client.exists(*keys_of(prefix)) == 1
 

@@ -34,9 +34,9 @@ class Arguments(SimpleTestCase):
 
     def test_models_are_refused_with_advice(self) -> None:
         for value in (Order(pk=1), SimpleLazyObject(lambda: Order(pk=1)), [Order(pk=1)]):
-            with self.assertRaisesMessage(ArgumentsRejected, "a Django model (Order) cannot travel: pass the pk"):
+            with self.assertRaisesMessage(ArgumentsRejected, "a Django model (Order) cannot be stored: pass the pk"):
                 take.bind(Decimal(1), AT, ID, "", more=value)
-        with self.assertRaisesMessage(ArgumentsRejected, "a Django QuerySet cannot travel: pass a list of primary"):
+        with self.assertRaisesMessage(ArgumentsRejected, "a Django QuerySet cannot be stored: pass a list of primary"):
             take.bind(Decimal(1), AT, ID, "", more=Order.objects.all())
         with self.assertRaisesMessage(ArgumentsRejected, "a SimpleLazyObject of Django cannot travel"):
             take.bind(Decimal(1), AT, ID, "", more=SimpleLazyObject(lambda: 3))

@@ -143,7 +143,7 @@ class SameDatabase(StoreCase):
         told = io.StringIO()
         with mock.patch.object(app, "open", side_effect=SchemaMismatch(1, 2)):
             call_command("migrate", stdout=told)
-        self.assertIn("the store has schema 1, this version speaks 2", told.getvalue())
+        self.assertIn("the store has schema 1, this version needs 2", told.getvalue())
         self.assertIn("manage.py holdfast migrate", told.getvalue())
 
     def test_a_broken_transaction_takes_no_job(self) -> None:

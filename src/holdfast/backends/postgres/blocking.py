@@ -169,7 +169,7 @@ class BlockingCalls:
             result = _answer(line, 2 * self._connections.call_timeout)
         except (psycopg.Error, OSError, EOFError, TimeoutError) as error:
             line.finish()
-            raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from error
+            raise BackendUnavailable("PostgreSQL did not accept the connection in time. Try again.") from error
         except BaseException:
             line.finish()
             raise

@@ -62,7 +62,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
         if answer.refused == "busy":
             raise BackendUnavailable(
                 "another open transaction enqueues the same id or key, and whether it commits is not known yet. "
-                "Nothing of this call was stored; your transaction goes on. Try again when the other has ended."
+                "Nothing of this call was stored; your transaction can continue. Try again when the other has ended."
             )
         if answer.refused == "replace":
             raise ConfigurationError(
@@ -70,8 +70,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
                 "that is already in play. Enqueue without connection=, or use 'keep'."
             )
         raise ConfigurationError(
-            f"the connection given is open on another database than this app's store: its schema {self.schema!r} "
-            "belongs to a different store. Open it on the app's own database, or enqueue without connection=."
+            f"the connection given is open on a different database, not this app's store: the schema {self.schema!r} "
+            "there belongs to another store. Open it on the app's own database, or enqueue without connection=."
         )
 
 
@@ -194,7 +194,7 @@ def mapped_error(error: BaseException, schema: str) -> HoldfastError:
             "Open it on the app's own database; if it is, run `holdfast migrate` once. Roll your transaction back."
         )
     if state in AGAIN:
-        return BackendUnavailable("your transaction met a rival and cannot go on. Roll it back and run it again.")
+        return BackendUnavailable("your transaction conflicts with another one. Roll it back and run it again.")
     if state == "25P02":
         return BackendError("your transaction has already failed. Roll it back; nothing can be enqueued in it.")
     if state in SAFE:

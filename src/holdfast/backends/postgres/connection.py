@@ -78,7 +78,7 @@ SAFE = {  # the transaction was rolled back, so nothing was changed
     READ_ONLY: "the server is read-only: a standby, or a primary being demoted. Name the primary in the URL.",
     "53100": "the server's disk is full. Free some space; nothing was changed.",
     "53200": "the server is out of memory. Nothing was changed; try again.",
-    "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
+    "53300": "the server has no free connection. Raise max_connections, or use fewer workers.",
 }
 LENT = ("26000", "42P05")  # our prepared statement is missing, or exists before we made it: a pooler's session
 # The session is stale: its server was demoted, or its prepared statements are missing or outdated. The request was
@@ -113,11 +113,13 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
             return OutcomeUnknown(verb)
         return BackendUnavailable(f"the connection to PostgreSQL was lost during {verb}. Try again.")
     if state in AGAIN:
-        return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
+        return BackendUnavailable(
+            f"{verb} conflicted with other transactions too often. Nothing was changed; try again."
+        )
     if state in LENT:
         return ConfigurationError(
-            f"{verb} met a session that is not ours alone: a pooler lends us another one for each transaction. "
-            "Leave pooled=false out of the URL. Nothing was changed."
+            f"{verb} got a session that a pooler also lends to others: it may be another one for each transaction. "
+            "Remove pooled=false from the URL. Nothing was changed."
         )
     return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {said(error)}")
 
@@ -164,7 +166,7 @@ def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
     words = said(error)
     if bad := _BAD_VALUE.search(words):
         name = next(filter(None, bad.groups()))
-        return ConfigurationError(f"the PostgreSQL URL is not understood: libpq knows no such value of {name}.")
+        return ConfigurationError(f"the PostgreSQL URL is invalid: libpq does not accept this value of {name}.")
     return BackendUnavailable(
         f"PostgreSQL cannot be reached: {words if tellable(conninfo, words) else 'libpq refuses an option of the URL.'}"
     )
@@ -173,7 +175,7 @@ def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
 def not_understood() -> ConfigurationError:
     """libpq cannot parse the URL. Its message may quote any part of it, even the password, so it is dropped."""
     return ConfigurationError(
-        "the PostgreSQL URL is not understood by libpq. Check the names and values of its options; "
+        "libpq cannot parse the PostgreSQL URL. Check the names and values of its options; "
         "docs: PostgreSQL, Connection URIs."
     )
 
@@ -269,7 +271,7 @@ class Connections:
         except psycopg.ProgrammingError:
             raise not_understood() from None
         except TimeoutError:
-            raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
+            raise BackendUnavailable("PostgreSQL did not accept the connection in time. Try again.") from None
         self._pooled = True
         return await self._connect()
 

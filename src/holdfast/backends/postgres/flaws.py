@@ -51,7 +51,7 @@ async def _of_store(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIt
         if number != 1:
             yield Flaw(place=place, text=f"there must be one row, and there are {number}")
     for worker in workers:
-        yield Flaw(place="workers", text="it would never be taken for dead", id=worker, field="deadline")
+        yield Flaw(place="workers", text="it would never expire", id=worker, field="deadline")
 
 
 async def _of_jobs(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:

@@ -82,7 +82,7 @@ def _as_letter(record: str) -> DeadLetter:
 
 def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} {named!r} cannot be read ({', '.join(fields)}): a store is carried whole or not at all. "
+        f"{what} {named!r} cannot be read ({', '.join(fields)}): a move copies everything or nothing. "
         "Repair or remove it, see `holdfast doctor`."
     )
 
@@ -90,7 +90,7 @@ def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationErr
 async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
     async with one_picture(cursor):
         async for flaw in rule_flaws(cursor, sql):
-            raise _refused(f"what is said in {flaw.place} of", flaw.id or "", (flaw.field or "",))
+            raise _refused(f"the entry in {flaw.place} of", flaw.id or "", (flaw.field or "",))
         said = await rules(cursor, sql)
         held = await pauses(cursor, sql)
         [(tick,)] = await rows(cursor, sql["export.tick"])

@@ -87,7 +87,9 @@ def check_schema_name(name: str) -> str:
             f"schema={name!r} is not a name for a schema: letters, digits and _, at most 48, no digit first."
         )
     if name.lower().startswith("pg_") or name in ("public", "information_schema"):
-        raise ConfigurationError(f"schema={name!r} is not ours to fill. Give Holdfast a schema of its own.")
+        raise ConfigurationError(
+            f"schema={name!r} belongs to PostgreSQL or to others. Give Holdfast a schema of its own."
+        )
     return name
 
 
@@ -265,7 +267,7 @@ async def _check_free(cursor: AsyncCursor[Any], schema: str) -> None:
     exists, relations = row if row is not None else (False, 0)
     if relations:
         raise ConfigurationError(
-            f"the schema {schema!r} exists and is not a store of ours. Name another one: postgresql://…?schema=NAME."
+            f"the schema {schema!r} exists and is not a Holdfast store. Name another one: postgresql://…?schema=NAME."
         )
     if not exists:
         await cursor.execute(f'CREATE SCHEMA "{schema}"')
@@ -301,4 +303,4 @@ async def missing_right(cursor: AsyncCursor[Any], schema: str) -> tuple[str, str
         f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{role}"; '
         f'GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "{schema}" TO "{role}".'
     )
-    return text, f"To look this suffices; to enqueue or work, the owner says: {grants}"
+    return text, f"Reading works. To enqueue or to run a worker, let the owner execute: {grants}"

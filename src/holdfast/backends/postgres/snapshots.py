@@ -69,7 +69,7 @@ class OldSnapshot(Struct, frozen=True, kw_only=True):
         return (
             f"{self.kind} {named} ({self.who or '?'}; {self.state}) has held a snapshot for {age}{self.transactions} "
             f"transactions: the server cannot remove rows that died since ({self.dead_rows} are dead now), and claims "
-            "step over them"
+            "have to skip them"
         )
 
     @property

@@ -364,7 +364,7 @@ def stored_jobs(
         job = _job(values, others)
         if job.unreadable:
             raise ConfigurationError(
-                f"job {job.id!r} cannot be read ({', '.join(job.unreadable)}): a store is carried whole or not at all. "
+                f"job {job.id!r} cannot be read ({', '.join(job.unreadable)}): a move copies everything or nothing. "
                 "Repair or remove it, see `holdfast doctor`."
             )
         beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}

@@ -71,8 +71,8 @@ KEEPALIVE: Mapping[str, Any] = {
 PRIMARY_SECONDS = 1.0  # a connection whose server was a primary this recently is not checked again
 
 _SAFE = {  # refused before anything was carried out
-    "OOM": "its memory is full (maxmemory), and no finished job can give way: each does 10 seconds after its end, dead "
-    "letters never do. It takes new jobs once others are done. Discard dead letters, or give it more memory.",
+    "OOM": "its memory is full (maxmemory), and no finished job can be removed early: each is kept for 10 seconds, and "
+    "dead letters stay. It accepts jobs again once others are done. Discard dead letters, or give it more memory.",
     "BUSYLOADING": "it is still loading its files. Try again.",
     "BUSY": "another script keeps the server busy. Try again.",
     "LOADING": "it is still loading its files. Try again.",
@@ -100,7 +100,7 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "TooManyCommands": lambda facts: too_many_commands(facts["worker"]),
     "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),
     "not ours": lambda facts: ConfigurationError(
-        f"the key {facts['key']!r} is there and is not of a store of ours (a {facts['kind']}). "
+        f"the key {facts['key']!r} exists and belongs to no Holdfast store (it is a {facts['kind']}). "
         "Name another prefix: redis://…?prefix=NAME."
     ),
     "strict": lambda facts: strict_limit(facts["queue"], facts["limit"]),
@@ -185,7 +185,7 @@ class Confirmation:
         if refused is None and answers[-1] >= self.replicas:
             return
         told = words_of(refused) if refused is not None else f"{answers[-1]} of {self.replicas} replicas have it"
-        raise Unconfirmed(f"the write is done on the primary, but is not known to have reached the replicas: {told}")
+        raise Unconfirmed(f"the primary has stored the write, but it may not have reached the replicas: {told}")
 
 
 def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bool) -> Confirmation:
@@ -240,14 +240,14 @@ class Connections:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
         except ValueError as error:
-            raise ConfigurationError(f"the Redis URL is not understood{_words_about(url, error)}") from None
+            raise ConfigurationError(f"the Redis URL cannot be parsed{_words_about(url, error)}") from None
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
         self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         try:
             self._class(**self._settings)  # does not connect; finds options that the driver does not have
         except (TypeError, ValueError, RedisError) as error:
-            text = f"the Redis URL has an option the driver does not take{_words_about(url, error)}"
+            text = f"the Redis URL has an option that the driver does not accept{_words_about(url, error)}"
             raise ConfigurationError(text) from None
         self.user: str = settings.get("username") or "default"
         self._most = most
@@ -341,7 +341,9 @@ class Connections:
                 async with asyncio.timeout(2 * self.call_timeout):
                     await slots.acquire()
             except TimeoutError:
-                raise BackendUnavailable(f"{verb} found all connections busy too long. Nothing was changed.") from None
+                raise BackendUnavailable(
+                    f"{verb} found all connections busy for too long. Nothing was changed."
+                ) from None
         try:
             yield
         finally:
@@ -432,7 +434,7 @@ class Connections:
                 raise mapped(error, "the connection") from error
         except TimeoutError:
             let_go(connection)
-            raise BackendUnavailable("Redis did not answer the connection in time. Try again.") from None
+            raise BackendUnavailable("Redis did not accept the connection in time. Try again.") from None
         except (RedisError, OSError) as error:
             let_go(connection)
             raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error

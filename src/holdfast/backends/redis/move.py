@@ -84,7 +84,7 @@ class MoveVerbs:
                 raise seals.key_taken()
             if done:
                 return
-        raise BackendUnavailable("the seal of this store is being changed by others all the time. Try again.")
+        raise BackendUnavailable("the seal of this store keeps changing. Try again.")
 
 
 def _values(shipment: Shipment) -> list[Any]:

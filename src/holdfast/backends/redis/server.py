@@ -40,7 +40,7 @@ def check_server(told: Mapping[str, str], *, allow_eviction: bool, allow_no_aof:
     policy = told.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not allow_eviction:
         raise ConfigurationError(
-            f"the server's maxmemory-policy is {policy!r}: it would throw jobs away when memory is full. "
+            f"the server's maxmemory-policy is {policy!r}: it would evict jobs when memory is full. "
             "Set maxmemory-policy noeviction, or accept the loss with ?allow_eviction=true in the URL."
         )
     if told.get("aof_enabled", "0") != "1" and not allow_no_aof:

@@ -80,8 +80,8 @@ class LimitVerbs:
         shards = len(self._shards.numbers) + len({job.queue for job in jobs} - set(registry.queues))
         if shards > 1:
             raise ConfigurationError(
-                f'key_scope="global" cannot hold here: this store has {shards} shards, and a key is unique within one. '
-                'Use key_scope="queue".'
+                f'key_scope="global" is not possible here: this store has {shards} shards, and a key is unique '
+                'within one. Use key_scope="queue".'
             )
 
     async def _list(self, pairs: set[tuple[str, str]], now: float | None) -> Registry:
@@ -164,8 +164,8 @@ class LimitVerbs:
         if jobs:
             raise ConfigurationError(
                 f"queue {rule.name!r} has {entry.shards} shards and {jobs} jobs, finished ones and dead letters "
-                f"included, so it cannot get {rule.shards}. Say shards={entry.shards}; or stop its producers, let it "
-                "run dry, prune it and declare again; or carry it to another prefix with `holdfast move`."
+                f"included, so it cannot change to {rule.shards}. Say shards={entry.shards}; or stop its producers, "
+                "drain it, prune it and declare it again; or move it to another prefix with `holdfast move`."
             )
 
     # ------------------------------------------------------------------ updating the shards

@@ -203,7 +203,7 @@ class Shards:
             if await self._document.swap(self._text, text):
                 self._see(text)
                 return wanted
-        raise BackendUnavailable("the registry of shards is being changed by too many at once. Try again.")
+        raise BackendUnavailable("the registry of shards keeps changing. Try again.")
 
     async def swap(self, seen: Registry, wanted: Registry) -> None:
         """Replace exactly what was seen by `wanted`; another process's change stays."""

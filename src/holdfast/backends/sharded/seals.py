@@ -94,7 +94,7 @@ class SealVerbs:
             except ConfigurationError as error:
                 refused, then = error, _taken_back(seen)
             await self._shards.swap(seen, then)
-        raise BackendUnavailable("the seal of this store is being changed by too many at once. Try again.")
+        raise BackendUnavailable("the seal of this store keeps changing. Try again.")
 
     async def _give(self, name: str, seen: Registry) -> None:
         """Bring a shard's copy in line, unless the registry has changed since: a latecomer changes nothing.

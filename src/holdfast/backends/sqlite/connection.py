@@ -141,7 +141,7 @@ def schema_version(connection: sqlite3.Connection) -> int | None:
         return None
     row = connection.execute("SELECT version FROM holdfast_schema").fetchone()
     if row is None or not isinstance(row[0], int) or row[0] < 1:
-        advice = "The number in holdfast_schema is missing or no number. Restore the file from a backup."
+        advice = "The number in holdfast_schema is missing or not a number. Restore the file from a backup."
         raise SchemaMismatch(0, SCHEMA_VERSION, advice)
     return int(row[0])
 
@@ -462,8 +462,8 @@ class StoreThread:
 def called_inside(name: str) -> BackendUnavailable:
     """The error of a call from inside another one."""
     return BackendUnavailable(
-        f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
-        "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
+        f"{name} was called during another call on the same thread, as a signal handler does: neither can wait "
+        "for the other. Nothing was changed. Let the handler set a flag and call it later."
     )
 
 

@@ -333,12 +333,12 @@ def is_same_file(execute: Execute, path: str) -> bool:
 def _check_same_store(execute: Execute, path: str) -> None:
     if not is_same_file(execute, path):
         raise ConfigurationError(
-            f"the connection given is open on another database than this app's store ({os.path.basename(path)}). "
+            f"the connection given is open on a different database, not this app's store ({os.path.basename(path)}). "
             "Open it on the same file, or enqueue without connection=."
         )
     if execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone() is None:
         raise ConfigurationError(
-            "the store is not set up yet, and cannot be inside your transaction. "
+            "the store does not exist yet, and cannot be created inside your transaction. "
             "Call app.open() before it begins, or run `holdfast migrate` once."
         )
     version = execute("SELECT version FROM holdfast_schema").fetchone()

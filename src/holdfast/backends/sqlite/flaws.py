@@ -80,10 +80,10 @@ def _ticks(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
     row = cursor.execute(SQL["flaws.ticks"]).fetchone()
     if row is None:
         yield Flaw(
-            place="ticks", field="tick", text="the counter of fences is gone; the next claim begins at the clock"
+            place="ticks", field="tick", text="the fence counter is missing; the next claim starts it at the clock"
         )
     elif not 0 <= row[0] < TICK_MAX:
-        yield Flaw(place="ticks", field="tick", text="the counter of fences is out of range; the next claim resets it")
+        yield Flaw(place="ticks", field="tick", text="the fence counter is out of range; the next claim resets it")
 
 
 def _missing(cursor: sqlite3.Cursor) -> Iterator[Flaw]:

@@ -83,8 +83,8 @@ def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
     record = read.record(codec.head(row, _BEYOND))
     if record.unreadable:
         raise ConfigurationError(
-            f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a store is carried whole or not at "
-            "all. Repair or remove it, see `holdfast doctor`."
+            f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a move copies everything or "
+            "nothing. Repair or remove it, see `holdfast doctor`."
         )
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     turn, rank, lane, prune_at, marks = row[_BEYOND:]

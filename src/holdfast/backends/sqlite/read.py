@@ -63,7 +63,7 @@ _FIELDS = (
 
 def _time(value: float) -> float:
     if not codec.is_time(value):
-        raise ValueError("no time that a calendar has")
+        raise ValueError("not a time of the calendar")
     return value
 
 

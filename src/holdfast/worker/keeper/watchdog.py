@@ -56,7 +56,7 @@ class Watchdog:
             self._woken += 1
             logs.claims_stopped(self._runners.worker, idle)
             if self._woken > WAKE_MAX:
-                raise ClaimLoopStuck(f"the claim loop has not gone round for {idle:.0f} s although slots are free.")
+                raise ClaimLoopStuck(f"the claim loop has not run for {idle:.0f} s although slots are free.")
             self._exchange.stop_listening()
 
     def _look(self) -> None:

@@ -283,9 +283,9 @@ class Reader:
         while have - start >= HEAD_BYTES:
             mark, size = _HEAD.unpack_from(view, start)
             if mark != _MARK:
-                raise ConfigurationError("what arrived does not begin as a frame does.")
+                raise ConfigurationError("the data received does not begin with a frame header.")
             if size > self.most:
-                raise ConfigurationError(f"a frame of {size} bytes was announced; at most {self.most} are taken.")
+                raise ConfigurationError(f"a frame of {size} bytes was announced; at most {self.most} are accepted.")
             end = start + HEAD_BYTES + size
             if end > have:
                 self._need = end - start

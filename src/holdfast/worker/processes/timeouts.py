@@ -195,7 +195,7 @@ class TimeoutMonitor:
         if silent > STOPPED_SECONDS * (1 + runner.continued) and is_stopped(runner.pid):
             runner.continued += 1
             if runner.continued > CONTINUED_MAX or spawner.guard_client is None:
-                self._kill_broken(runner, silent, "it stops itself time and again")
+                self._kill_broken(runner, silent, "it stops itself again and again")
             else:
                 logs.runner_continued(runner.pid, silent)
                 spawner.guard_client.signal(runner.tag, signal.SIGCONT)
