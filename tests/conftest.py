@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-PROCESSES_MAX = 6
-NICENESS = 5
+PROCESSES_MAX = 8
+NICENESS = 10  # a chaos test gets nine times the share of what yields to it
 
 _yielding = False
 _failed = pytest.StashKey[bool]()
@@ -33,8 +33,8 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: chaos tests mostly wait."""
-    return min(PROCESSES_MAX, (os.cpu_count() or 1) + 2)
+    """As many as there are processors, and four more for chaos tests, which mostly wait."""
+    return min(PROCESSES_MAX, (os.cpu_count() or 1) + 4)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,6 +42,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from .spreading import Rows
 
     return Rows(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests are collected to stay, in every process twenty thousand: whoever looks for garbage leaves them out."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

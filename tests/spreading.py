@@ -1,14 +1,15 @@
 """How a run is spread over processes (pytest-xdist): which tests go together, and which process gets them.
 
 Used by conftest.py. Chaos tests watch real leases run out: they mostly wait, and a machine that is too busy fails them.
-So each of their files is run by one process, one test after another. Every process but the last takes such files until
-there are none left, and only then other tests; the last has other tests from the beginning, to use the time in which
-the chaos tests wait.
+So each of their files is run by one process, one test after another. All processes but a few take such files until
+there are none left, and only then other tests; those few have other tests from the beginning, as many as there are
+processors, to use the time in which the chaos tests wait. They yield to the chaos tests (see NICENESS in conftest.py).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -22,9 +23,14 @@ for name in ("_assign_work_unit", "_reschedule", "_split_scope"):
 
 ROOT = Path(__file__).parent.parent
 LONG = ("tests/simulation/", "tests/chaos/", "tests/typing/", "tests/browser/")
-TOGETHER = "tests/browser/"  # its files run in one process: each process would start a browser of its own
+TOGETHER = ("tests/browser/", "tests/typing/")  # one process starts one browser, and fills one cache of mypy's
 MANY = 500  # tests of one file: they go in pieces, since to send one alone costs more than many of them
 PIECE = 16
+
+
+def fillers(processes: int) -> int:
+    """How many of so many processes take no row as long as there is other work. One is enough for rows to go on."""
+    return max(0, min(os.cpu_count() or 1, processes - 1))
 
 
 def file_of(nodeid: str) -> str:
@@ -66,7 +72,7 @@ class Order:
         if is_row(file):
             return file
         if file.startswith(TOGETHER):
-            return TOGETHER
+            return file.rpartition("/")[0]
         if is_long(nodeid) or self.tests[file] < MANY:
             return nodeid
         return f"{file}#{zlib.crc32(nodeid.encode()) % (self.tests[file] // PIECE)}"
@@ -91,7 +97,7 @@ class Rows(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 
     def _assign_work_unit(self, node: Any) -> None:
         name = next(iter(self.workqueue))
-        if len(self.nodes) > 1 and node is self.nodes[-1]:
+        if node in self.nodes[len(self.nodes) - fillers(len(self.nodes)) :]:
             name = next((other for other in self.workqueue if not self._order.is_row(other)), name)
         unit = self.assigned_work[node][name] = self.workqueue.pop(name)
         node.send_runtest_some([self._places[nodeid] for nodeid, done in unit.items() if not done])

@@ -12,19 +12,11 @@ from _pytest.mark import ParameterSet
 from holdfast.backends.contract import Backend, Reader
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.memory import MemoryBackend
-from holdfast.testing.conformance import (
-    CASES,
-    THEMES,
-    concurrency,
-    flow_rivals,
-    move,
-    run_case,
-    seal,
-    walk,
-)
+from holdfast.testing.conformance import CASES, THEMES, run_case
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
+from .lines import LATER_LINES, RIVAL_CASES
 
 
 def _reference(tmp_path: Path) -> Callable[[str], Backend]:
@@ -52,23 +44,14 @@ def _redis(tmp_path: Path) -> Callable[[str], Backend]:
 STORES = {"reference": _reference, "memory": _memory, "sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
 
 
-# The store in memory has its verbs from the SQLite store, statement for statement. Its own are the lock, its databases
-# and the way to wait: these themes call it from several sides, use two stores at once, or do everything at random.
-# What else runs on it in `./check --fast` repeats the SQLite store's cases, which the whole run has.
-OWN_TO_MEMORY = (concurrency, flow_rivals, seal, move, walk)
-
-
-# The lines of a table of cases run the same code with other values. `./check --python` has the first line of each.
-FIRST_LINES = {name.partition("[")[0]: name for name in reversed(CASES)}.values()
-
-
 def _runs() -> Iterator[ParameterSet]:
-    own = {name for name in CASES if any(hasattr(theme, name.partition("[")[0]) for theme in OWN_TO_MEMORY)}
-    later_lines = CASES.keys() - FIRST_LINES
+    """The store in memory has its verbs from the SQLite store, statement for statement. Its own are the lock, its
+    databases and the way to wait, which the rivals' cases need. What else runs on it in `./check --fast` repeats the
+    SQLite store's cases, which the whole run has. `./check --python` has the first line of each table."""
     for store in STORES:
         for case in CASES:
-            repeated = [pytest.mark.repeat] if store == "memory" and case not in own else []
-            later = [pytest.mark.later_line] if case in later_lines else []
+            repeated = [pytest.mark.repeat] if store == "memory" and case not in RIVAL_CASES else []
+            later = [pytest.mark.later_line] if case in LATER_LINES else []
             yield pytest.param(store, case, marks=repeated + later, id=f"{store}-{case}")
 
 

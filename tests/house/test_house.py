@@ -14,7 +14,7 @@ from holdfast.backends.postgres.connection import SCHEMA_VERSION
 from holdfast.backends.postgres.schema import STATEMENTS
 from holdfast.backends.sqlite.codec import SQL
 
-from ..spreading import MANY, PIECE, Order, is_row
+from ..spreading import MANY, PIECE, Order, fillers, is_row
 
 ROOT = Path(holdfast.__file__).parent
 REPOSITORY = ROOT.parent.parent
@@ -235,7 +235,12 @@ def test_rows_come_first_and_what_goes_in_pieces_last() -> None:
     assert len(set(units[5:])) <= MANY // PIECE + 1
     assert [name for name in dict.fromkeys(units) if order.is_row(name)] == [row]
     pages = ["tests/browser/test_screens.py::test_a", "tests/browser/test_main_paths.py::test_b"]
-    assert {Order(pages).unit(nodeid) for nodeid in pages} == {"tests/browser/"}, "one browser for all"
+    assert {Order(pages).unit(nodeid) for nodeid in pages} == {"tests/browser"}, "one browser for all"
+
+
+def test_some_processes_take_rows_and_some_do_not() -> None:
+    assert fillers(1) == 0, "one process runs everything"
+    assert [1 <= processes - fillers(processes) < processes for processes in range(2, 9)] == [True] * 7
 
 
 PLACES = (REPOSITORY / "docs/internals/rules-and-places.md").read_text()

@@ -3,8 +3,8 @@
 Where a queue is one shard the router differs from a plain store only in what spans queues (BY_QUEUE). Where a queue is
 three, it differs in what IN_THREE names, and in that it must.
 
-A cluster is such a router, too: one shard per queue, on real nodes. The whole run has every case on it
-(test_cluster_conformance), so that form over memory only repeats them, for whoever has no servers or little time.
+A cluster is such a router, too: one shard per queue, on real nodes. What the whole run has on it
+(test_cluster_conformance) is only repeated by that form over memory, for whoever has no servers or little time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.testing.conformance import CASES
 
+from ...conformance.lines import ALIKE
 from .differing import BY_QUEUE, IN_THREE, run_differing, unknown
 from .shelves import memory_stores
 
 
-@pytest.mark.repeat
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case in ALIKE else pytest.param(case, marks=pytest.mark.repeat) for case in CASES]
+)
 def test_case(case: str) -> None:
     run_differing(case, memory_stores(), BY_QUEUE)
 
