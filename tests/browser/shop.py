@@ -71,7 +71,7 @@ class Shop:
         """Every screen but a job's."""
         paths = ["/", "/jobs", "/jobs?q=state:dead", "/jobs?q=nonsense:", "/failures", "/dead", "/queues", "/groups"]
         paths += ["/queue?name=billing", "/group?queue=billing&name=customer:3"]
-        return [*paths, "/tasks", "/task?name=mail.send", "/cron", "/workers", "/system", "/api"]
+        return [*paths, "/tasks", "/task?name=mail.send", "/cron", "/entry?name=nightly", "/workers", "/system", "/api"]
 
     def jobs(self) -> list[str]:
         """A job's screen, in every state."""

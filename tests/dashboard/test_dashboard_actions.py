@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 
+import pytest
+
 from holdfast import Holdfast
+from holdfast.dashboard import store
 from tests.dashboard.shop import Browser, dashboard
 
 
@@ -240,5 +244,131 @@ def test_a_worker_is_asked_for_its_stacks_paused_and_stopped(app: Holdfast) -> N
             assert said.startswith("Worker "), said
         said = await visitor.said(await visitor.post("/do/worker-pause", worker="nobody"))
         assert said.startswith("Not done")
+
+    asyncio.run(walk())
+
+
+def test_jobs_are_moved_ranked_and_rescheduled_together(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        send = app.tasks["mail.send"]
+        ids = [(await send.aenqueue(f"user-{number}")).id for number in range(3)]
+        visitor = Browser(dashboard(app))
+        assert 'id="change"' in await visitor.page("/jobs?q=state:ready")
+        assert 'id="change"' not in await visitor.page("/jobs?q=state:succeeded")
+        blank = {"queue": "", "priority": "", "delay": "", "rate": "", "args": ""}  # the dialog sends all its fields
+        fields = {**blank, "id": ids[:2], "queue": "slow", "priority": "7"}
+        answer = await visitor.post("/do/edit-many", fields)
+        assert await visitor.said(answer) == "2 jobs changed."
+        moved = await app.ajob(ids[0])
+        assert (moved.queue, moved.priority) == ("slow", 7)
+        asked = await visitor.post("/do/reschedule", {**blank, "delay": "2h", "matching": "1", "query": "queue:slow"})
+        assert "Reschedule 2 jobs?" in asked.text
+        assert "holdfast reschedule --query queue:slow --delay 7200s" in asked.text
+        again = {**blank, "delay": "2h", "matching": "1", "query": "queue:slow", "confirmed": "1"}
+        await visitor.post("/do/reschedule", again)
+        assert [(await app.ajob(id)).state for id in ids] == ["scheduled", "scheduled", "ready"]
+        assert (await visitor.post("/do/edit-many", {**blank, "id": ids[0]})).status_code == 400
+        assert (await visitor.post("/do/reschedule", {**blank, "id": ids[0], "delay": "soon"})).status_code == 400
+        marks = [(entry.kind, entry.by) for entry in await app.ahistory(ids[0])]
+        assert marks.count(("edit", "dashboard")) == 2
+
+    asyncio.run(walk())
+
+
+def test_dead_letters_are_revived_at_a_rate_and_with_other_arguments(app: Holdfast) -> None:
+    async def walk() -> None:
+        charge = app.tasks["billing.charge"]
+        ids = [(await charge.aenqueue(number, "fails")).id for number in range(3)]
+        await app.awork(drain=True)
+        visitor = Browser(dashboard(app))
+        assert 'name="rate"' in await visitor.page("/dead")
+        fields = {"matching": "1", "query": "state:dead", "rate": "1/m", "args": '{"customer": 9}', "confirmed": "1"}
+        assert "--query state:dead --rate 1/m --args" in html.unescape(
+            (await visitor.post("/do/revive", {**fields, "confirmed": ""})).text
+        )
+        assert (await visitor.said(await visitor.post("/do/revive", fields))).startswith("3 jobs revived.")
+        found = [await app.ajob(id) for id in ids]
+        assert [job.args for job in found] == [{"customer": 9}] * 3
+        assert sorted(job.state.value for job in found) == ["ready", "scheduled", "scheduled"]
+        wrong = {"id": ids[0], "args": '{"nobody": 1}'}
+        assert "refused" in await visitor.said(await visitor.post("/do/revive", wrong))
+
+    asyncio.run(walk())
+
+
+def test_a_count_to_confirm_leaves_out_what_the_verb_cannot_change(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        asked = await Browser(dashboard(app)).post("/do/cancel", {"matching": "1", "query": "queue:billing"})
+        assert "Cancel 2 jobs?" in asked.text  # of four, two have ended
+
+    asyncio.run(walk())
+
+
+def test_a_queue_is_emptied_and_obliterated(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page("/queue?name=billing")
+        assert "holdfast queues empty billing" in page
+        assert "Delete 2 jobs of queue billing?" in (await visitor.post("/do/empty", queue="billing")).text
+        said = await visitor.said(await visitor.post("/do/empty", queue="billing", confirmed="1"))
+        assert said.startswith("2 jobs of queue billing deleted")
+        left = {state.value: count for state, count in (await app.acounts())["billing"].items() if count}
+        assert left == {"succeeded": 1, "dead": 1}
+        asked = await visitor.post("/do/obliterate", queue="billing")
+        assert 'name="confirm"' in asked.text
+        wrong = await visitor.post("/do/obliterate", queue="billing", confirmed="1", confirm="bill")
+        assert wrong.status_code == 400
+        assert "billing" in await app.acounts()
+        await visitor.post("/do/obliterate", queue="billing", confirmed="1", confirm="billing")
+        assert "billing" not in await app.acounts()
+        assert await app.dead.alist() == []
+
+    asyncio.run(walk())
+
+
+def test_a_large_queue_is_left_to_the_command(
+    app: Holdfast, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "BULK_MAX", 3)
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        answer = await visitor.post("/do/obliterate", queue="billing", confirmed="1", confirm="billing")
+        assert answer.status_code == 409
+        assert "holdfast queues obliterate billing" in html.unescape(answer.text)
+
+    asyncio.run(walk())
+    assert app.job(jobs["ready"]).state == "ready"
+
+
+def test_past_ticks_of_a_cron_entry_are_backfilled(app: Holdfast) -> None:
+    async def walk() -> None:
+        async with app:
+            await app.awork(drain=True)
+            visitor = Browser(dashboard(app))
+            fields = {"entry": "nightly", "start": "2024-03-01T00:00", "end": "2024-03-04T00:00"}
+            asked = await visitor.post("/do/cron-backfill", fields)
+            assert "Enqueue 3 jobs?" in asked.text
+            assert "holdfast cron backfill nightly --from 2024-03-01T00:00" in asked.text
+            said = await visitor.said(await visitor.post("/do/cron-backfill", {**fields, "confirmed": "1"}))
+            assert said.startswith("Enqueued 3 jobs of nightly.")
+            assert (await app.acounts())["reports"]["ready"] == 3
+            again = await visitor.said(await visitor.post("/do/cron-backfill", {**fields, "confirmed": "1"}))
+            assert "3 had one already" in again
+            wrong = await visitor.post("/do/cron-backfill", {**fields, "start": "yesterday"})
+            assert wrong.status_code == 400
+
+    asyncio.run(walk())
+
+
+def test_the_audit_runs_from_the_system_page(
+    app: Holdfast, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        said = await visitor.said(await visitor.post("/do/audit"))
+        assert said.startswith("The audit holds: 5 jobs"), said
+        monkeypatch.setattr(store, "AUDIT_MAX", 4)
+        assert (await visitor.post("/do/audit")).status_code == 409
 
     asyncio.run(walk())

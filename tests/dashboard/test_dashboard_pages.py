@@ -15,10 +15,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.dashboard import Access, words
+from holdfast.backends.contract import Backend
+from holdfast.dashboard import Access, pages, words
 from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
-from holdfast.dashboard.pages import PAGES
-from holdfast.records import CronEntry
+from holdfast.dashboard.pages import ENTRY_NEXT_SHOWN, PAGES, is_long
+from holdfast.inspection.pace import Usual
+from holdfast.records import ClaimRequest, CronEntry, WorkerRecord
+from holdfast.worker_status import draw
 from tests.dashboard.shop import HIDDEN, HOSTILE, Browser, dashboard, fill, shop
 
 PAGE_BYTES_MAX = 80_000
@@ -28,7 +31,7 @@ def paths(jobs: dict[str, str]) -> list[str]:
     """Every page, and a job in every state."""
     named = {"job": f"job?id={jobs['dead']}", "queue": "queue?name=billing"}
     named["task"] = "task?name=billing.charge"
-    named["group"] = "group?queue=billing&name=customer:3"
+    named |= {"group": "group?queue=billing&name=customer:3", "entry": "entry?name=nightly"}
     return [f"/{named.get(name, name)}" for name in PAGES] + [f"/job?id={id}" for id in jobs.values()]
 
 
@@ -353,3 +356,102 @@ def test_a_cron_entry_shows_its_latest_and_next_runs() -> None:
     assert (ticks.past[-1].at, ticks.coming[0]) == (99_960.0, 100_020.0)
     assert ticks.past[-1].state is None
     assert strip(entry, {}, now).past[-1].id == ticks.past[-1].id
+
+
+def test_a_cron_entry_has_a_page_with_its_next_runs(app: Holdfast) -> None:
+    async def walk() -> None:
+        async with app:
+            await app.cron.alist()
+            await app.awork(drain=True)
+            visitor = Browser(dashboard(app))
+            page = await visitor.page("/entry?name=nightly")
+            coming = page.partition('class="coming"')[2].partition("</ol>")[0]
+            assert coming.count("<li>") == ENTRY_NEXT_SHOWN
+            assert "03:00:00" in coming
+            assert "holdfast cron backfill nightly" in page
+            assert "/entry?name=nightly" in await visitor.page("/cron")
+            assert (await visitor.get("/entry?name=nobody")).status_code == 404
+
+    asyncio.run(walk())
+
+
+def test_dead_letters_are_found_by_the_query_language(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for query in ("task:billing.* error:RuntimeError", "args.customer:2", "reason:failed finished:<1d"):
+            assert jobs["dead"][-8:] in await visitor.page(f"/dead?q={query}"), query
+        assert "No dead letters match" in await visitor.page("/dead?q=error:Timeout")
+        assert jobs["dead"][-8:] in await visitor.page("/dead?task=billing.charge")
+        wrong = await visitor.get("/dead?q=tsak:x")
+        assert wrong.status_code == 400
+        assert "Did you mean task:" in wrong.text
+        found = re.search(r'data-href="(/dead[^"]*)"', await visitor.page("/failures"))
+        assert found is not None
+        assert jobs["dead"][-8:] in await visitor.page(html.unescape(found[1]))
+
+    asyncio.run(walk())
+
+
+def test_the_list_of_dead_letters_grows_on_request(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LETTERS_SHOWN", 2)
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for number in range(5):
+            await app.abury(await app.tasks["mail.send"].aenqueue(f"user-{number}"))
+        first = await visitor.page("/dead")
+        assert first.count("<tr data-href") == 2
+        assert "all 5 that match" in first
+        assert (await visitor.page("/dead?show=2")).count("<tr data-href") == 4
+        assert "Show more" not in await visitor.page("/dead?show=3")
+
+    asyncio.run(walk())
+
+
+def test_a_job_s_page_leads_to_jobs_of_its_key_or_group(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page(f"/job?id={jobs['waiting']}")
+        assert "same group" in page
+        assert jobs["ready"] in page
+        assert "Related" not in await visitor.page(f"/job?id={jobs['scheduled']}")
+
+    asyncio.run(walk())
+
+
+def test_the_system_page_tells_versions_size_and_schema(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page("/system")
+        for text in ("SQLite 3.", "version 9", "starlette", "Python", "Audit now"):
+            assert text in page, text
+        system = (await visitor.get("/api/system")).json()
+        assert (system["schema"], system["size_bytes"] > 1000) == (9, True)
+
+    asyncio.run(walk())
+
+
+def test_workers_show_what_runs_longer_than_usual_or_has_not_begun(app: Holdfast) -> None:
+    usual = Usual(runs=100, p50=1.0, p99=2.0)
+    assert is_long(usual, 61.0)
+    assert not is_long(usual, 59.0)
+    assert is_long(None, 601.0)
+    assert not is_long(Usual(runs=3, p50=0.01, p99=0.02), 61.0)  # three runs are no custom
+
+    async def walk() -> None:
+        job = await app.tasks["mail.send"].aenqueue("ann")
+        portrait = draw([], unbegun=[job.id])
+
+        async def claim(backend: Backend) -> None:
+            worker = WorkerRecord(id="w" * 16, host="vm", lease_seconds=60.0, queues=("mail",), slots=2)
+            await backend.register(worker)
+            request = ClaimRequest(worker=worker.id, call=1, queues=("mail",), most=1)
+            await backend.exchange((), (), request)
+            await backend.renew(worker.id, (), seen_call=0, portrait=portrait)
+
+        await app._ado(claim)
+        page = await Browser(dashboard(app)).page("/workers")
+        assert 'class="begun-not"' in page
+        assert "1 not begun" in page
+
+    asyncio.run(walk())

@@ -25,6 +25,11 @@ REDIS_SETTINGS = (
     *("aof_enabled", "aof_last_write_status", "rdb_last_bgsave_status", "connected_slaves"),
 )
 
+_POSTGRES_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r'
+"""
+
 
 class StoreFacts(Struct, frozen=True, kw_only=True):
     """What the store reported. Settings have the store's own names and spelling."""
@@ -36,6 +41,7 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
     old_snapshot: tuple[str, str] | None = None  # what keeps dead rows from being removed, and what to do about it
     missing_right: tuple[str, str] | None = None  # what its role may not do, and how to grant it
     free_bytes: int | None = None  # on its disk, if we can see it
+    size_bytes: int | None = None  # of the file, of the schema's tables, or of all that the Redis server holds
 
 
 async def ask_store(address: Address) -> StoreFacts:
@@ -66,6 +72,7 @@ def _ask_sqlite(address: Address) -> StoreFacts:
             "sqlite_version": sqlite3.sqlite_version,
         },
         free_bytes=shutil.disk_usage(Path(address.path).parent).free,
+        size_bytes=sum(path.stat().st_size for end in ("", "-wal") if (path := Path(f"{address.path}{end}")).exists()),
     )
 
 
@@ -79,7 +86,7 @@ async def _ask_postgres(address: Address) -> StoreFacts:
     schema = options.get("schema", "holdfast")  # already validated
     connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"), schema=schema)
 
-    async def read(cursor: Any) -> tuple[dict[str, str], float, OldSnapshot | None, tuple[str, str] | None]:
+    async def read(cursor: Any) -> tuple[dict[str, str], float, int, OldSnapshot | None, tuple[str, str] | None]:
         await cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(POSTGRES_SETTINGS),))
         settings = dict(await cursor.fetchall())
         await cursor.execute(
@@ -88,15 +95,22 @@ async def _ask_postgres(address: Address) -> StoreFacts:
         )
         row = await cursor.fetchone()
         quiet = 0.0 if row is None else row[0]
-        return settings, quiet, await oldest_snapshot(cursor, schema), await missing_right(cursor, schema)
+        await cursor.execute(_POSTGRES_SIZE, (schema,))
+        size = int((await cursor.fetchone())[0])
+        return settings, quiet, size, await oldest_snapshot(cursor, schema), await missing_right(cursor, schema)
 
     try:
-        settings, quiet, oldest, missing = await connections.call("doctor", read, writes=False)
+        settings, quiet, size, oldest, missing = await connections.call("doctor", read, writes=False)
     finally:
         connections.abandon()
     held = None if oldest is None else (oldest.text, oldest.advice)
     return StoreFacts(
-        schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet, old_snapshot=held, missing_right=missing
+        schema=SCHEMA_VERSION,
+        settings=settings,
+        quiet_seconds=quiet,
+        old_snapshot=held,
+        missing_right=missing,
+        size_bytes=size,
     )
 
 
@@ -115,7 +129,8 @@ async def _ask_redis(address: Address) -> StoreFacts:
     finally:
         connections.abandon()
     quiet = max(0.0, float(until) - int(seconds)) if until else 0.0
-    return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet)
+    size = int(settings.get("used_memory", 0))
+    return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet, size_bytes=size)
 
 
 async def _redis_settings(connections: Any) -> dict[str, str]:
@@ -151,4 +166,5 @@ async def _ask_cluster(address: Address) -> StoreFacts:
     finally:
         nodes.abandon()
     names = ["{}:{}".format(*node.address) for node in found]
-    return StoreFacts(schema=SCHEMA_VERSION, nodes=dict(zip(names, told, strict=True)))
+    size = sum(int(one.get("used_memory", 0)) for one in told if one is not None)
+    return StoreFacts(schema=SCHEMA_VERSION, nodes=dict(zip(names, told, strict=True)), size_bytes=size)

@@ -7,81 +7,45 @@ shown afterwards. One refusal among many jobs does not keep the others from it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
+from ..bulk import VERBS as BULK_VERBS
 from ..bulk import BulkResult
+from ..clock import duration_seconds
 from ..errors import HoldfastError
+from ..lifecycle import UNSTARTED, State
 from ..options import RESET, UNLIMITED
+from ..queries import make_query
+from ..rates import parse_rate
 from ..redact import HIDDEN
 from ..worker_status import Ask
 from .access import Refused, Role
-from .store import Changes
+from .bodies import (
+    BULK_MAX,
+    IDS_MAX,
+    Backfill,
+    Call,
+    EntryName,
+    JobEdit,
+    Jobs,
+    JobsEdit,
+    Nothing,
+    QueueName,
+    Rescheduling,
+    Revival,
+    Target,
+    WorkerAsk,
+    WorkerSlots,
+)
+from .store import AUDIT_MAX, Changes, Reads
 from .words import as_json, command, num, short
 
-IDS_MAX = 500  # selected jobs per request
-BULK_MAX = 1000  # jobs that match a query, per request
 Form = Mapping[str, Sequence[str]]
-Text = Annotated[str, Meta(max_length=2000)]
-
-
-class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which jobs: by their full ids, or all that match a query, at most BULK_MAX of them in one call."""
-
-    id: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=IDS_MAX)] = []
-    query: Annotated[str, Meta(max_length=4000)] | None = None
-    reason: Text = ""
-
-
-class JobEdit(Struct, frozen=True, forbid_unknown_fields=True):
-    """A job that has not started, and what becomes of it. What is not given stays."""
-
-    id: Annotated[str, Meta(min_length=1, max_length=200)]
-    args: dict[str, Any] | None = None
-    queue: Text | None = None
-    group: Text | None = None  # empty: none
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
-    delay: Annotated[float, Meta(ge=0, le=10 * 366 * 86400)] | None = None  # due in this many seconds
-
-
-class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue, a group of a queue, or a task; why it is paused, or what its limits become."""
-
-    queue: Text = ""
-    group: Text = ""
-    task: Text = ""
-    reason: Text = ""
-    limit: Text = ""  # a number, `none` to lift it, `reset` for the code's own; empty leaves it
-    rate: Text = ""  # such as 5/s
-
-
-class EntryName(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cron entry."""
-
-    entry: Text
-    reason: Text = ""
-
-
-class Call(Struct, frozen=True, forbid_unknown_fields=True):
-    """A job to enqueue: a task of the app that the dashboard was given, and its arguments by name."""
-
-    task: Text
-    args: dict[str, Any] = {}
-
-
-class WorkerAsk(Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker, by its full id."""
-
-    worker: Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class WorkerSlots(Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker, and how many slots it is to use."""
-
-    worker: Annotated[str, Meta(min_length=1, max_length=200)]
-    slots: Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Refusal(Struct, frozen=True):
@@ -109,6 +73,72 @@ class Verb(Struct, frozen=True):
     run: Callable[[Changes, Any], Awaitable[Outcome]]
     about: str
     asks: bool = False  # cannot be undone: a form is asked once more
+    line: tuple[str, ...] = ()  # the words of the command that does the same
+    method: str = ""  # of many jobs: the verb of app.bulk
+
+
+def line_of(verb: Verb, body: Struct) -> str:
+    """The command line that does the same."""
+    words: list[str] = []
+    match body:
+        case Jobs():
+            words = list(body.id) if body.query is None else ["--query", body.query]
+            words += [word for name, value in _changes_of(body).items() for word in (f"--{name}", _word(name, value))]
+        case QueueName():
+            words = [body.queue]
+        case Backfill():
+            words = [body.entry, "--from", body.start, "--to", body.end]
+        case WorkerSlots():
+            words = [body.worker, str(body.slots)]
+        case WorkerAsk():
+            words = [body.worker]
+        case EntryName():
+            words = [body.entry]
+    return command("holdfast", *verb.line, *words)
+
+
+def _changes_of(body: Jobs) -> dict[str, Any]:
+    """What becomes of each job besides the verb itself, by the names that the app and the command line use."""
+    names = ("queue", "priority", "delay", "rate", "args")
+    return {name: value for name in names if (value := getattr(body, name, None)) not in (None, "")}
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "delay":
+        return f"{value:g}s"
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
+
+
+async def carry_out(verb: Verb, changes: Changes, body: Struct) -> Outcome:
+    """Make the change; the outcome names the command that does the same."""
+    outcome = await verb.run(changes, body)
+    return outcome if outcome.command or not verb.line else replace(outcome, command=line_of(verb, body))
+
+
+class Preview(Struct, frozen=True):
+    """How much a change is about, for whoever is asked to confirm it."""
+
+    count: int
+    complete: bool = True
+    thing: str = "jobs"
+
+
+async def preview(verb: Verb, body: Struct, reads: Reads, changes: Changes) -> Preview:
+    """Count what the change is about; of many jobs, those in a state that the verb applies to."""
+    match body:
+        case Jobs(query=str(query)):
+            tally = await reads.count(query, "state")
+            states = make_query(query, {}).states or BULK_VERBS[verb.method]
+            return Preview(sum(tally.groups.get(state.value, 0) for state in states), tally.complete)
+        case Jobs():
+            return Preview(len(body.id))
+        case QueueName():
+            counts = (await reads.counts()).get(body.queue, {})
+            return Preview(sum(counts.get(state, 0) for state in (UNSTARTED if verb.line[-1] == "empty" else State)))
+        case Backfill():
+            ticks = await changes.backfill(body.entry, _moment(body.start), _moment(body.end), dry_run=True)
+            return Preview(sum(tick.created for tick in ticks))
+    return Preview(1, thing="workers")
 
 
 def asks(verb: Verb, body: Struct) -> bool:
@@ -125,20 +155,32 @@ def body_of(verb: Verb, form: Form) -> Struct:
     """A form as the verb's body. Of a field that is given more than once, lists take all, texts the first."""
     given: dict[str, Any] = {}
     for name in verb.body.__struct_fields__:
-        if name == "args" and "args" in form:
-            given[name] = _typed_args(first(form, "args"))
-        elif name == "args" and verb.body is Call:
+        if name == "args" and verb.body is not Call:
+            given |= {name: _typed_args(text)} if (text := first(form, name)) else {}
+        elif name == "args":
             given[name] = {
                 field[4:]: value for field in form if field.startswith("arg.") and (value := first(form, field))
             }
         elif name == "query":
             given |= {name: "".join(form.get("query", ()))} if first(form, "matching") else {}
-        elif name in form and (verb.body is not JobEdit or first(form, name) or name == "group"):
-            given[name] = list(dict.fromkeys(form[name])) if name == "id" and verb.body is Jobs else first(form, name)
+        elif name == "id" and issubclass(verb.body, Jobs):
+            given[name] = list(dict.fromkeys(form.get(name, ())))
+        elif name == "delay":
+            given |= {name: _seconds(text)} if (text := first(form, name)) else {}
+        elif first(form, name) or (name == "group" and name in form):
+            given[name] = first(form, name)
     try:
         return msgspec.convert(given, verb.body, strict=False)
     except msgspec.ValidationError as error:
         raise Refused(400, f"The form cannot be read: {error}") from None
+
+
+def _seconds(text: str) -> float:
+    """A duration as typed into a form."""
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise Refused(400, f"{text[:40]!r} is no duration. Write 90s, 15m, 2h or 7d.")
+    return seconds
 
 
 def _typed_args(text: str) -> dict[str, Any]:
@@ -151,31 +193,35 @@ def _typed_args(text: str) -> dict[str, Any]:
     return value
 
 
-def _each(method: str, done: str, line: tuple[str, ...]) -> Callable[[Changes, Jobs], Awaitable[Outcome]]:
+def _each(method: str, done: str) -> Callable[[Changes, Jobs], Awaitable[Outcome]]:
     """A verb that is carried out for each selected job."""
 
     async def run(changes: Changes, jobs: Jobs) -> Outcome:
+        made = _changes_of(jobs)
         if jobs.query is not None:
-            return _bulk_outcome(await changes.bulk(method, jobs.query, jobs.reason, BULK_MAX), jobs.query, done, line)
+            more = {"reason": jobs.reason} if method == "bury" else {}
+            return _bulk_outcome(await changes.bulk(method, jobs.query, {**made, **more}), done)
         refused: list[Refusal] = []
         ids = list(dict.fromkeys(jobs.id))
         if not ids:
             raise Refused(400, "Nothing was selected.")
-        for id in ids:
+        rate = parse_rate(made.pop("rate")) if "rate" in made else None
+        for place, id in enumerate(ids):
+            given = made if rate is None else {**made, "delay": place * rate.every}
             try:
-                await getattr(changes, method)(id, *((jobs.reason,) if method == "bury" else ()))
+                await changes.one(method, id, {"reason": jobs.reason} if method == "bury" else given)
             except HoldfastError as error:
                 refused.append(Refusal(id, str(error)))
         count = len(ids) - len(refused)
         said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
         if refused:
             said += f" {num(len(refused))} refused, the first was {short(refused[0].id)}: {refused[0].error}"
-        return Outcome(said, command("holdfast", *line, *ids), count, refused)
+        return Outcome(said, "", count, refused)
 
     return run
 
 
-def _bulk_outcome(result: BulkResult, query: str, done: str, line: tuple[str, ...]) -> Outcome:
+def _bulk_outcome(result: BulkResult, done: str) -> Outcome:
     """What became of all jobs that matched."""
     count = len(result.done)
     said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
@@ -186,7 +232,48 @@ def _bulk_outcome(result: BulkResult, query: str, done: str, line: tuple[str, ..
     if result.stopped is not None:
         said += f" It stopped: {result.stopped}"
     refused = [Refusal(id, str(error)) for id, error in list(result.refused.items())[:IDS_MAX]]
-    return Outcome(said, command("holdfast", *line, "--query", query), count, refused)
+    return Outcome(said, "", count, refused)
+
+
+async def _edit_many(changes: Changes, jobs: JobsEdit) -> Outcome:
+    if not _changes_of(jobs):
+        raise Refused(400, "Say what to change: the queue, the priority, or both.")
+    return await _each("edit", "changed")(changes, jobs)
+
+
+async def _empty(changes: Changes, queue: QueueName) -> Outcome:
+    return _bulk_outcome(await changes.empty(queue.queue), f"of queue {queue.queue} deleted")
+
+
+async def _obliterate(changes: Changes, queue: QueueName) -> Outcome:
+    if queue.confirm != queue.queue:
+        raise Refused(400, f"To obliterate it, type its name: {queue.queue}.")
+    return _bulk_outcome(await changes.obliterate(queue.queue), f"of queue {queue.queue} deleted, and its settings")
+
+
+def _moment(text: str) -> datetime:
+    """A time as typed: ISO 8601, in UTC unless it says otherwise."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(400, f"{text!r} is no time. Write 2030-01-31T09:00.") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+async def _backfill(changes: Changes, body: Backfill) -> Outcome:
+    ticks = await changes.backfill(body.entry, _moment(body.start), _moment(body.end))
+    made = sum(tick.created for tick in ticks)
+    kept = f" {num(len(ticks) - made)} had one already." if made < len(ticks) else ""
+    return Outcome(f"Enqueued {num(made)} {'job' if made == 1 else 'jobs'} of {body.entry}.{kept}", done=made)
+
+
+async def _audit(changes: Changes, _: Nothing) -> Outcome:
+    audit = await changes.audit()
+    looked = ", ".join(f"{num(count)} {name}" for name, count in audit.checked.items())
+    if audit.holds:
+        return Outcome(f"The audit holds: {looked}.")
+    found = [f"{one.rule}  {one.job_id or ''}  {one.text}" for one in audit.violations]
+    return Outcome(f"The audit found {num(len(found))} violations in {looked}.", text="\n".join(found))
 
 
 async def _edit(changes: Changes, edit: JobEdit) -> Outcome:
@@ -196,12 +283,8 @@ async def _edit(changes: Changes, edit: JobEdit) -> Outcome:
         given["group"] = edit.group or None
     if not await changes.edit(edit.id, given):
         return Outcome("Nothing was changed.", done=0)
-    words = [word for name, value in given.items() for word in (f"--{name}", _word(value))]
+    words = [word for name, value in given.items() for word in (f"--{name}", _word(name, value))]
     return Outcome(f"Changed job {short(edit.id)}.", command("holdfast", "edit", edit.id, *words))
-
-
-def _word(value: Any) -> str:
-    return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
 def _target(target: Target) -> dict[str, str]:
@@ -251,18 +334,17 @@ def _said(text: str, kind: type) -> Any:
 
 async def _pause_entry(changes: Changes, entry: EntryName) -> Outcome:
     await changes.pause_entry(entry.entry, entry.reason)
-    return Outcome(f"Paused {entry.entry}.", command("holdfast", "cron", "pause", entry.entry))
+    return Outcome(f"Paused {entry.entry}.")
 
 
 async def _resume_entry(changes: Changes, entry: EntryName) -> Outcome:
     await changes.resume_entry(entry.entry)
-    said = f"Resumed {entry.entry}; ticks missed while it was paused are not fired."
-    return Outcome(said, command("holdfast", "cron", "resume", entry.entry))
+    return Outcome(f"Resumed {entry.entry}; ticks missed while it was paused are not fired.")
 
 
 async def _run_entry(changes: Changes, entry: EntryName) -> Outcome:
     id = await changes.run_entry(entry.entry)
-    return Outcome(f"Enqueued job {short(id)} of {entry.entry}.", command("holdfast", "cron", "run", entry.entry))
+    return Outcome(f"Enqueued job {short(id)} of {entry.entry}.")
 
 
 async def _enqueue(changes: Changes, call: Call) -> Outcome:
@@ -276,39 +358,73 @@ def _ask(ask: Ask) -> Callable[[Changes, WorkerAsk], Awaitable[Outcome]]:
 
     async def run(changes: Changes, about: WorkerAsk) -> Outcome:
         result = await changes.ask_worker(about.worker, ask)
-        line = command("holdfast", "workers", ask, about.worker)
         if ask == "stacks":
-            return Outcome(f"Stacks of worker {short(about.worker)}.", line, text=result)
-        return Outcome(f"Worker {short(about.worker)}: {result}.", line)
+            return Outcome(f"Stacks of worker {short(about.worker)}.", text=result)
+        return Outcome(f"Worker {short(about.worker)}: {result}.")
 
     return run
 
 
 async def _slots(changes: Changes, about: WorkerSlots) -> Outcome:
     result = await changes.set_slots(about.worker, about.slots)
-    line = command("holdfast", "workers", "slots", about.worker, str(about.slots))
-    return Outcome(f"Worker {short(about.worker)}: {result}.", line)
+    return Outcome(f"Worker {short(about.worker)}: {result}.")
+
+
+def _many(
+    role: Role, method: str, done: str, about: str, line: tuple[str, ...], body: type[Jobs] = Jobs, asks: bool = False
+) -> Verb:
+    return Verb(role, body, _each(method, done), about, asks, line, method)
 
 
 VERBS: Mapping[str, Verb] = {
-    "cancel": Verb("operate", Jobs, _each("cancel", "cancelled or asked to stop", ("cancel",)), "Cancel jobs."),
-    "retry": Verb("operate", Jobs, _each("retry", "ready again, with fresh budgets", ("retry",)), "Run jobs again."),
-    "run-now": Verb("operate", Jobs, _each("run_now", "made due now", ("run-now",)), "Make scheduled jobs due now."),
-    "bury": Verb("operate", Jobs, _each("bury", "buried", ("bury",)), "Bury jobs that have not started."),
-    "revive": Verb("operate", Jobs, _each("revive", "revived", ("dead", "revive")), "Revive dead letters."),
-    "discard": Verb("destroy", Jobs, _each("discard", "discarded", ("dead", "discard")), "Discard dead letters.", True),
-    "delete": Verb("destroy", Jobs, _each("delete", "deleted", ("delete",)), "Delete jobs that are not running.", True),
-    "edit": Verb("operate", JobEdit, _edit, "Change a job that has not started."),
+    "cancel": _many("operate", "cancel", "cancelled or asked to stop", "Cancel jobs.", ("cancel",)),
+    "retry": _many("operate", "retry", "ready again, with fresh budgets", "Run jobs again.", ("retry",)),
+    "run-now": _many("operate", "run_now", "made due now", "Make scheduled jobs due now.", ("run-now",)),
+    "bury": _many("operate", "bury", "buried", "Bury jobs that have not started.", ("bury",)),
+    "revive": _many("operate", "revive", "revived", "Revive dead letters.", ("dead", "revive"), Revival),
+    "discard": _many("destroy", "discard", "discarded", "Discard dead letters.", ("dead", "discard"), asks=True),
+    "delete": _many("destroy", "delete", "deleted", "Delete jobs that are not running.", ("delete",), asks=True),
+    "reschedule": _many(
+        "operate", "reschedule", "rescheduled", "Change when jobs that have not started are due.", ("reschedule",),
+        Rescheduling,
+    ),
+    "edit-many": Verb(
+        "operate", JobsEdit, _edit_many, "Move jobs that have not started to another queue, or change their priority.",
+        line=("edit",), method="edit",
+    ),
+    "edit": Verb("operate", JobEdit, _edit, "Change a job that has not started.", line=("edit",)),
+    "empty": Verb("destroy", QueueName, _empty, "Delete what has not started in a queue.", True, ("queues", "empty")),
+    "obliterate": Verb(
+        "destroy", QueueName, _obliterate, "Delete all jobs, dead letters and operators' settings of a queue.", True,
+        ("queues", "obliterate"),
+    ),
     "pause": Verb("operate", Target, _pause, "Pause a queue, a group or a task."),
     "resume": Verb("operate", Target, _resume, "End a pause."),
     "limit": Verb("operate", Target, _limit, "Override a limit or a rate."),
-    "cron-pause": Verb("operate", EntryName, _pause_entry, "Pause a cron entry."),
-    "cron-resume": Verb("operate", EntryName, _resume_entry, "Resume a cron entry."),
-    "cron-run": Verb("operate", EntryName, _run_entry, "Enqueue a job of a cron entry now."),
-    "worker-pause": Verb("operate", WorkerAsk, _ask("pause"), "Have a worker claim nothing more."),
-    "worker-resume": Verb("operate", WorkerAsk, _ask("resume"), "Have a paused worker claim again."),
-    "worker-slots": Verb("operate", WorkerSlots, _slots, "Change how many slots a worker uses."),
-    "worker-stacks": Verb("operate", WorkerAsk, _ask("stacks"), "Ask a worker where its handlers are."),
-    "worker-stop": Verb("destroy", WorkerAsk, _ask("stop"), "Have a worker stop, as SIGTERM does.", True),
+    "cron-pause": Verb("operate", EntryName, _pause_entry, "Pause a cron entry.", line=("cron", "pause")),
+    "cron-resume": Verb("operate", EntryName, _resume_entry, "Resume a cron entry.", line=("cron", "resume")),
+    "cron-run": Verb("operate", EntryName, _run_entry, "Enqueue a job of a cron entry now.", line=("cron", "run")),
+    "cron-backfill": Verb(
+        "operate", Backfill, _backfill, "Enqueue jobs for past ticks that have none.", True, ("cron", "backfill")
+    ),
+    "worker-pause": Verb(
+        "operate", WorkerAsk, _ask("pause"), "Have a worker claim nothing more.", line=("workers", "pause")
+    ),
+    "worker-resume": Verb(
+        "operate", WorkerAsk, _ask("resume"), "Have a paused worker claim again.", line=("workers", "resume")
+    ),
+    "worker-slots": Verb(
+        "operate", WorkerSlots, _slots, "Change how many slots a worker uses.", line=("workers", "slots")
+    ),
+    "worker-stacks": Verb(
+        "operate", WorkerAsk, _ask("stacks"), "Ask a worker where its handlers are.", line=("workers", "stacks")
+    ),
+    "worker-stop": Verb(
+        "destroy", WorkerAsk, _ask("stop"), "Have a worker stop, as SIGTERM does.", True, ("workers", "stop")
+    ),
+    "audit": Verb(
+        "operate", Nothing, _audit, f"Check the store against every guarantee, if it has at most {AUDIT_MAX:,} jobs.",
+        line=("audit",),
+    ),
     "enqueue": Verb("operate", Call, _enqueue, "Enqueue a job of a task of the app that the dashboard was given."),
-}
+}  # fmt: skip

@@ -137,7 +137,7 @@ async def failures(visit: Visit) -> d.FailuresDocument:
 
 async def dead(visit: Visit) -> list[d.LetterDocument]:
     filters = {name: visit.params[name] for name in ("queue", "task", "reason") if visit.params.get(name)}
-    letters: list[DeadLetter] = await visit.reads.letters(limit=limit_of(visit), **filters)
+    letters: list[DeadLetter] = await visit.reads.letters(visit.params.get("q", ""), limit=limit_of(visit), **filters)
     return [d.letter_document(visit, letter) for letter in letters]
 
 
@@ -192,11 +192,15 @@ async def workers(visit: Visit) -> list[d.WorkerDocument]:
 
 
 async def system(visit: Visit) -> d.SystemDocument:
+    health = await visit.reads.health()
+    facts = None if health.store is None else health.store.facts
     return d.SystemDocument(
         version=__version__,
         store=visit.reads.safe_url,
+        schema=None if facts is None else facts.schema,
+        size_bytes=None if facts is None else facts.size_bytes,
         now=d.moment(visit.now),
-        checks=[d.finding_document(one) for one in await visit.reads.checks()],
+        checks=[d.finding_document(one) for one in health.findings],
     )
 
 
@@ -262,10 +266,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/api/failures", "Dead letters grouped by cause.", d.FailuresDocument, failures),
     Endpoint(
         "/api/dead",
-        "The newest dead letters.",
+        "The newest dead letters that match.",
         list[d.LetterDocument],
         dead,
-        (Parameter("queue", ""), Parameter("task", ""), Parameter("reason", ""), LIMITED),
+        (QUERY, Parameter("queue", ""), Parameter("task", ""), Parameter("reason", ""), LIMITED),
     ),
     Endpoint("/api/queues", "All queues.", list[d.QueueDocument], queues),
     Endpoint(

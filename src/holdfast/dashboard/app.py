@@ -57,11 +57,13 @@ from .access import (
     check_same_site,
     is_local,
 )
+from .bodies import BULK_MAX
 from .pages import PAGES, nav_counts
 from .render import environment
 from .store import Changes, Reads
 from .visit import NotFound, Visit
 
+OWN_FIELDS = ("token", "confirm")  # of the page that asks
 BODY_BYTES_MAX = 256 << 10
 FIELDS_MAX = 2000
 SAID_COMMAND_MAX = 300  # characters of a command that is shown after an action
@@ -350,9 +352,9 @@ class Dashboard:
         form = await self._form(request)
         body = actions.body_of(verb, form)
         if actions.asks(verb, body) and not actions.first(form, "confirmed"):
-            return await self._ask(request, form, body)
+            return await self._ask(request, form, verb, changes, body)
         try:
-            outcome = await verb.run(changes, body)
+            outcome = await actions.carry_out(verb, changes, body)
             if outcome.text:
                 shown = {"title": outcome.said, "line": outcome.command, "text": outcome.text}
                 back = own_path(request, actions.first(form, "here"))
@@ -368,26 +370,24 @@ class Dashboard:
         self._set_cookie(request, response, "holdfast_said", signed, 60)
         return response
 
-    async def _ask(self, request: Request, form: Mapping[str, list[str]], body: Any) -> Response:
-        """A page that asks whether to do it: how many jobs, and the command that does the same."""
-        name, query = request.path_params["verb"], getattr(body, "query", None)
-        tally = None if query is None else await self._reads.count(query, None)
-        line = {"discard": ("dead", "discard"), "worker-stop": ("workers", "stop")}.get(name, (name,))
-        ids = getattr(body, "id", None) or [getattr(body, "worker", "")]
-        words_after = ("--query", query) if query is not None else tuple(ids)
+    async def _ask(
+        self, request: Request, form: Mapping[str, list[str]], verb: actions.Verb, changes: Changes, body: Any
+    ) -> Response:
+        """A page that asks whether to do it: how much it is about, and the command that does the same."""
         return self._plain_page(
             request,
             "confirm.html",
             200,
             request.cookies[COOKIE],
-            verb=name,
-            about=actions.VERBS[name].about,
-            query=query,
-            tally=tally,
-            ids=[] if query is not None else ids,
-            most=actions.BULK_MAX,
-            fields=[(field, value) for field, values in form.items() for value in values if field != "token"],
-            line=words.command("holdfast", *line, *words_after),
+            verb=request.path_params["verb"],
+            about=verb.about,
+            bad=verb.role == "destroy",
+            query=getattr(body, "query", None),
+            queue=getattr(body, "queue", None),
+            preview=await actions.preview(verb, body, self._reads, changes),
+            most=BULK_MAX,
+            fields=[(name, value) for name, values in form.items() for value in values if name not in OWN_FIELDS],
+            line=actions.line_of(verb, body),
             back=own_path(request, actions.first(form, "here")),
         )
 
@@ -430,7 +430,7 @@ class Dashboard:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(400, f"The body cannot be read: {error}.") from None
         try:
-            outcome = await verb.run(changes, body)
+            outcome = await actions.carry_out(verb, changes, body)
         finally:
             self._reads.forget()
         return json_response(outcome)

@@ -35,10 +35,10 @@ class Strip(Struct, frozen=True, kw_only=True):
     coming: tuple[float, ...]
 
 
-def strip(entry: CronEntry, jobs: Mapping[str, JobRecord], now: float) -> Strip:
+def strip(entry: CronEntry, jobs: Mapping[str, JobRecord], now: float, coming: int = NEXT_SHOWN) -> Strip:
     """The latest ticks, oldest first, and the next ones."""
-    coming = tuple(islice(ticks_after(entry, now), NEXT_SHOWN))
-    step = coming[1] - coming[0] if len(coming) > 1 else 86400.0
+    ahead = tuple(islice(ticks_after(entry, now), coming))
+    step = ahead[1] - ahead[0] if len(ahead) > 1 else 86400.0
     start = max(entry.created_at, now - step * (TICKS_SHOWN + 1))
     past = list(islice(ticks_between(entry, start, now), 4 * TICKS_SHOWN))[-TICKS_SHOWN:]
     made = []
@@ -46,4 +46,4 @@ def strip(entry: CronEntry, jobs: Mapping[str, JobRecord], now: float) -> Strip:
         id = tick_id(entry, at)
         found = jobs.get(id)
         made.append(Tick(at=at, id=id, state=None if found is None else found.state))
-    return Strip(past=tuple(made), coming=() if entry.paused_at is not None else coming)
+    return Strip(past=tuple(made), coming=() if entry.paused_at is not None else ahead)

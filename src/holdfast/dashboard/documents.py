@@ -251,6 +251,8 @@ class SystemDocument(Struct, frozen=True, kw_only=True):
 
     version: str
     store: str
+    schema: int | None  # its version; null in memory
+    size_bytes: int | None  # of the file or the tables; of all that a Redis server holds
     now: datetime
     checks: list[FindingDocument]
 

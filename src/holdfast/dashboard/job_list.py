@@ -69,7 +69,7 @@ def row(visit: Visit, job: Job[Any]) -> JobRow:
 async def jobs(visit: Visit) -> tuple[str, Values]:
     text, sort = visit.params.get("q", "").strip(), visit.params.get("sort") or "created"
     values: Values = {"q": text, "sort": sort, "error": "", "rows": [], "older": None, "groups": [], "by": None}
-    values |= {"completions": await _completions(visit), "sorts": SORTS, "groupings": GROUPINGS}
+    values |= {"completions": await completions(visit), "sorts": SORTS, "groupings": GROUPINGS}
     try:
         query = make_query(text, {}, sort, visit.params.get("after") or None)
     except ConfigurationError as error:
@@ -93,6 +93,7 @@ async def jobs(visit: Visit) -> tuple[str, Values]:
         "tabs": _tabs(visit, text, sort, tally),
         "total": _total(query, tally),
         "actions": _bulk_actions(visit, query),
+        "changes": _bulk_changes(visit, query),
         "column": _time_column(query),
         "errors": any(job.errors and job.state is not State.SUCCEEDED for job in rows),
         "by": by,
@@ -100,7 +101,7 @@ async def jobs(visit: Visit) -> tuple[str, Values]:
     }
 
 
-async def _completions(visit: Visit) -> list[tuple[str, str]]:
+async def completions(visit: Visit) -> list[tuple[str, str]]:
     """What the query may be completed to: fields first, then values of the store."""
     reads = visit.reads
     queues = [queue.name for queue in await reads.queues()][:COMPLETIONS_MAX]
@@ -197,6 +198,13 @@ async def _groups(visit: Visit, text: str, by: str | None) -> list[Values]:
         }
         for name, count in list(tally.groups.items())[:GROUPS_SHOWN_MAX]
     ]
+
+
+def _bulk_changes(visit: Visit, query: JobQuery) -> list[str]:
+    """What can be changed of selected jobs in the states shown."""
+    states = set(query.states) or set(State)
+    fits = {"edit": bool(states & UNSTARTED), "revive": State.DEAD in states}
+    return [name for name, fit in fits.items() if fit and visit.may("operate")]
 
 
 def _bulk_actions(visit: Visit, query: JobQuery) -> list[tuple[str, str]]:

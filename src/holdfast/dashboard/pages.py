@@ -6,26 +6,31 @@ updates and, without a script, every link on it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+import platform
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from msgspec import Struct
 
 from ..errors import ConfigurationError, HoldfastError, JobNotFound
-from ..inspection.failures import top_frame
+from ..inspection.pace import USUAL_RUNS_MIN, Usual
 from ..job import DeadLetter, Job
 from ..lifecycle import UNSTARTED, State
+from ..operator import LETTERS_SEEN_MAX
 from ..records import JobQuery, JobRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words
 from .cron_strip import TICKS_SHOWN, Strip, strip
 from .gates import Gate, Scene, gates
-from .job_list import PAGE, jobs, row
+from .job_list import PAGE, completions, jobs, row
 from .lanes import draw
 from .overview import lines_of, overview, served_by
+from .store import AUDIT_MAX
 from .visit import NotFound, Values, Visit
 
-LONG_SECONDS = 600.0  # a running job older than this is marked on the workers page
+LONG_SECONDS = 600.0  # a running job older than this is marked if nothing is known about its task's usual runs
 
 
 Page = Callable[[Visit], Awaitable[tuple[str, Values]]]
@@ -60,6 +65,7 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "gates": await gates_of(visit, found),
         **await _timeline(visit, found),
         "actions": _job_actions(visit, found, letter),
+        "related": [row(visit, visit.reads.as_job(record)) for record in await visit.reads.related(found)],
         "worker": await _worker(visit, found.worker),
         "editable": found.state in UNSTARTED and visit.may("operate"),
         "plain_args": visit.access.payload and visit.args(found.task, found.args) == words.plain(found.args),
@@ -188,20 +194,41 @@ async def failures(visit: Visit) -> tuple[str, Values]:
     return "failures.html", {"kinds": found.kinds, "letters": found.letters, "capped": found.capped}
 
 
+LETTERS_SHOWN = 100
+LETTERS_SHOWN_MAX = 1000
+
+
 async def dead(visit: Visit) -> tuple[str, Values]:
-    filters = {name: visit.params[name] for name in ("queue", "task", "reason") if visit.params.get(name)}
+    text = " ".join([visit.params.get("q", "").strip(), *conditions(visit)]).strip()
+    values: Values = {"q": text, "error": "", "letters": [], "more": False, "longer": None, "total": (0, True)}
+    values |= {"completions": await completions(visit), "looked": 0}
+    shown = LETTERS_SHOWN * max(1, min(int_or(visit.params.get("show"), 1), LETTERS_SHOWN_MAX // LETTERS_SHOWN))
     try:
-        letters = await visit.reads.letters(limit=PAGE * 2 + 1, **filters)
+        letters = await visit.reads.letters(text, limit=shown + 1)
+        tally = await visit.reads.count(f"state:dead {text}".strip(), None)
     except ConfigurationError as error:
-        return "dead.html", {"letters": [], "filters": filters, "error": str(error), "more": False, "places": {}}
-    shown = letters[: PAGE * 2]
+        return "dead.html", {**values, "error": str(error)}
+    more = len(letters) > shown
+    link = visit.link("dead", q=text, show=shown // LETTERS_SHOWN + 1)
     return "dead.html", {
-        "letters": [(letter, visit.args(letter.task, letter.args)) for letter in shown],
-        "places": {letter.id: top_frame(letter.error.traceback if letter.error else "") for letter in shown},
-        "filters": filters,
-        "error": "",
-        "more": len(letters) > len(shown),
+        **values,
+        "letters": [(letter, visit.args(letter.task, letter.args)) for letter in letters[:shown]],
+        "more": more,
+        "longer": link if more and shown < LETTERS_SHOWN_MAX else None,
+        "total": (tally.total, tally.complete),
+        "looked": LETTERS_SEEN_MAX if text else 0,
     }
+
+
+def conditions(visit: Visit) -> list[str]:
+    """Conditions given as parameters of their own, as words of a query."""
+    names = ("queue", "task", "reason")
+    return [f"{name}:{words.quoted(visit.params[name])}" for name in names if visit.params.get(name)]
+
+
+def int_or(text: str | None, default: int) -> int:
+    """A small number as a parameter gives it."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 6 else default
 
 
 # ------------------------------------------------------------------------------------------------- queues and groups
@@ -290,6 +317,7 @@ async def task(visit: Visit) -> tuple[str, Values]:
 
 
 STRIPS_MAX = 40  # entries whose runs are shown
+ENTRY_NEXT_SHOWN = 8
 
 
 async def _strips(visit: Visit, tasks: Mapping[str, str]) -> dict[str, Strip]:
@@ -314,6 +342,25 @@ async def cron(visit: Visit) -> tuple[str, Values]:
     }
 
 
+async def entry(visit: Visit) -> tuple[str, Values]:
+    name = visit.params.get("name", "")
+    found = next((one for one in await visit.reads.entries() if one.name == name), None)
+    stored = next((one for one in await visit.reads.cron_entries() if one.name == name), None)
+    if found is None or stored is None:
+        raise NotFound(f"there is no cron entry {name!r}.")
+    recent = await visit.reads.find(JobQuery(task=found.task, limit=3 * TICKS_SHOWN))
+    known = {job.id: job for job in recent}
+    ticks = strip(stored, known, visit.now, coming=ENTRY_NEXT_SHOWN)
+    return "entry.html", {
+        "entry": found,
+        "args": visit.args(found.task, found.args),
+        "strip": ticks,
+        "rows": [row(visit, visit.reads.as_job(known[tick.id])) for tick in reversed(ticks.past) if tick.id in known],
+        "missing": sum(tick.state is None for tick in ticks.past),
+        "line": lines_of(await visit.reads.stats("task", 86400.0)).get(found.task),
+    }
+
+
 # ------------------------------------------------------------------------------------------------ workers and system
 
 
@@ -322,7 +369,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
     record: WorkerRecord
     status: WorkerStatus
-    long: int  # jobs that have run for a long time
+    long: Collection[str]  # jobs that have run for far longer than is usual
     jobs: Mapping[str, JobRecord]  # what it runs, oldest first
 
     @property
@@ -338,6 +385,7 @@ def _started(record: JobRecord) -> float:
 async def workers(visit: Visit) -> tuple[str, Values]:
     records = sorted(await visit.reads.workers(), key=lambda worker: (worker.expired, worker.host, worker.started_at))
     running = await visit.reads.find(JobQuery(states=(State.RUNNING,), limit=500))
+    usual = await visit.reads.usual() if running else {}
     views = []
     for record in records:
         own = {one.id: one for one in sorted(running, key=_started) if one.worker == record.id}
@@ -345,7 +393,7 @@ async def workers(visit: Visit) -> tuple[str, Values]:
             WorkerView(
                 record=record,
                 status=read(record.portrait) or WorkerStatus(),
-                long=sum(visit.now - _started(one) > LONG_SECONDS for one in own.values()),
+                long={one.id for one in own.values() if is_long(usual.get(one.task), visit.now - _started(one))},
                 jobs=own,
             )
         )
@@ -355,20 +403,38 @@ async def workers(visit: Visit) -> tuple[str, Values]:
         "live": len(live),
         "slots": sum(record.slots for record in live),
         "running": sum(record.running for record in live),
-        "long_seconds": LONG_SECONDS,
+        "usual": usual,
     }
+
+
+def is_long(usual: Usual | None, seconds: float) -> bool:
+    """Whether a handler runs far longer than its task's usually do."""
+    return seconds > LONG_SECONDS if usual is None or usual.runs < USUAL_RUNS_MIN else usual.is_long(seconds)
 
 
 async def system(visit: Visit) -> tuple[str, Values]:
-    from .. import __version__
-
-    checks = await visit.reads.checks()
+    health = await visit.reads.health()
     order = {"wrong": 0, "note": 1, "fine": 2}
     return "system.html", {
-        "checks": sorted(checks, key=lambda one: order[one.verdict]),
-        "version": __version__,
-        "difference": visit.now - words.now(),
+        "checks": sorted(health.findings, key=lambda one: order[one.verdict]),
+        "look": health.store,
+        "facts": None if health.store is None else health.store.facts,
+        "versions": versions(visit.reads.scheme),
+        "totals": await visit.reads.totals(),
+        "audit_max": AUDIT_MAX,
     }
+
+
+def versions(scheme: str) -> dict[str, str]:
+    """What this dashboard runs on."""
+    from .. import __version__
+
+    drivers = {"postgresql": ("psycopg",), "redis": ("redis", "hiredis"), "redis+cluster": ("redis", "hiredis")}
+    found = {"holdfast": __version__, "python": platform.python_version()}
+    for name in ("msgspec", "starlette", "jinja2", *drivers.get(scheme, ())):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 PAGES: Mapping[str, Page] = {
@@ -384,6 +450,7 @@ PAGES: Mapping[str, Page] = {
     "tasks": tasks,
     "task": task,
     "cron": cron,
+    "entry": entry,
     "workers": workers,
     "system": system,
 }

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -18,22 +19,25 @@ from ..app import Holdfast
 from ..backends import Address, parse_url
 from ..backends.contract import Backend
 from ..bulk import BulkResult, BulkSettings
-from ..cron.api import Entry
+from ..cron.api import Backfilled, Entry
 from ..errors import HoldfastError, TaskNotRegistered
+from ..inspection.audit import Audit
 from ..inspection.coverage import judge_service, look_at_service
 from ..inspection.explain import Explanation
 from ..inspection.failures import Failures
 from ..inspection.history import HistoryEntry
 from ..inspection.machine import Finding, wrong
-from ..inspection.pace import judge_pace, look_at_pace
+from ..inspection.pace import Usual, judge_pace, look_at_pace, usual_runs
 from ..inspection.stats import By, Stats
-from ..inspection.store_health import judge_store, look_at_store
+from ..inspection.store_health import StoreLook, judge_store, look_at_store
 from ..job import DeadLetter, Job
-from ..lifecycle import State
+from ..lifecycle import UNSTARTED, State
 from ..queries.pages import JobPage, Tally
 from ..records import CronEntry, GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import Ask
-from .words import as_json, parameters
+from .access import Refused
+from .bodies import BULK_MAX
+from .words import as_json, command, parameters
 
 T = TypeVar("T")
 COUNTS_SECONDS = 1.0
@@ -45,7 +49,9 @@ WORKER_SECONDS = 20.0  # a worker answers with its next renewal
 KEPT_MAX = 200  # results of reads
 CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
 GROUPS_MAX = 200
+RELATED_MAX = 6
 LETTERS_MAX = 1000
+AUDIT_MAX = 20_000  # jobs of a store that is audited for a page
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -55,6 +61,13 @@ class Sample(Struct, frozen=True, kw_only=True):
     ready: int
     waiting: int
     oldest: float | None  # seconds that the oldest due job has waited
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """What the checks found, and the store as they saw it."""
+
+    findings: list[Finding]
+    store: StoreLook | None = None  # None: in memory, or it could not be asked
 
 
 class Reads:
@@ -174,6 +187,15 @@ class Reads:
         """How many match, up to a cap."""
         return await self._keep(f"count {by} {query}", TALLY_SECONDS, lambda: self._app.acount(query, by=by))
 
+    async def related(self, job: Job[Any]) -> list[JobRecord]:
+        """The newest other jobs of its key, else of its group."""
+        if job.key is None and job.group is None:
+            return []
+        by = {"group": job.group} if job.key is None else {"key": job.key}
+        query = JobQuery(queue=job.queue, limit=RELATED_MAX + 1, **by)
+        page = await self._keep(f"related {query}", STATS_SECONDS, lambda: self.page(query))
+        return [one for one in page.jobs if one.id != job.id][:RELATED_MAX]
+
     async def cron_entries(self) -> list[CronEntry]:
         """Cron entries as stored, by name."""
         found = await self._app._ado(lambda backend: backend.entries())
@@ -194,8 +216,8 @@ class Reads:
     async def logs(self, id: str) -> list[LogLine]:
         return await self._app.alogs(id)
 
-    async def letters(self, *, limit: int = LETTERS_MAX, **filters: Any) -> list[DeadLetter]:
-        return await self._app.dead.alist(limit=limit, **filters)
+    async def letters(self, query: str = "", *, limit: int = LETTERS_MAX, **filters: Any) -> list[DeadLetter]:
+        return await self._app.dead.alist(query, limit=limit, **filters)
 
     async def letter(self, id: str) -> DeadLetter:
         return await self._app.dead.aget(id)
@@ -206,20 +228,33 @@ class Reads:
 
     async def checks(self) -> list[Finding]:
         """What `holdfast doctor` finds about the store and its workers."""
-        return await self._keep("checks", CHECKS_SECONDS, self._checks)
+        return (await self.health()).findings
 
-    async def _checks(self) -> list[Finding]:
-        async def look(backend: Backend) -> list[Finding]:
+    async def health(self) -> Health:
+        """The checks, and what the store said about itself."""
+        return await self._keep("health", CHECKS_SECONDS, self._health)
+
+    async def _health(self) -> Health:
+        async def look(backend: Backend) -> Health:
             service = judge_service(await look_at_service(backend, tasks=False))
             service += judge_pace(await look_at_pace(backend))
             if self.scheme == "memory":
-                return service
-            return [*judge_store(await look_at_store(backend, self._address)), *service]
+                return Health(findings=service)
+            store = await look_at_store(backend, self._address)
+            return Health(findings=[*judge_store(store), *service], store=store)
 
         try:
             return await self._app._ado(look)
         except HoldfastError as error:
-            return [wrong("store", str(error))]
+            return Health(findings=[wrong("store", str(error))])
+
+    async def usual(self) -> dict[str, Usual]:
+        """How long attempts of each task took in the last day."""
+
+        async def look(backend: Backend) -> dict[str, Usual]:
+            return await usual_runs(backend, await backend.clock())
+
+        return await self._keep("usual", CHECKS_SECONDS, lambda: self._app._ado(look))
 
 
 class Changes:
@@ -228,26 +263,25 @@ class Changes:
     def __init__(self, app: Holdfast, by: str, code: Holdfast | None) -> None:
         self._app, self._by, self._code = app, by, code
 
-    async def cancel(self, id: str) -> None:
-        await self._app.acancel(id, by=self._by)
+    @property
+    def _knowing(self) -> Holdfast:
+        """The app that checks arguments by its tasks' signatures, if one is known."""
+        return self._code or self._app
 
-    async def retry(self, id: str) -> None:
-        await self._app.aretry(id, by=self._by)
-
-    async def run_now(self, id: str) -> None:
-        await self._app.arun_now(id, by=self._by)
-
-    async def bury(self, id: str, reason: str) -> None:
-        await self._app.abury(id, reason, by=self._by)
-
-    async def revive(self, id: str) -> None:
-        await self._app.dead.arevive(id, by=self._by)
-
-    async def discard(self, id: str) -> None:
-        await self._app.dead.adiscard(id, by=self._by)
-
-    async def delete(self, id: str) -> None:
-        await self._app.adelete(id, by=self._by)
+    async def one(self, verb: str, id: str, changes: Mapping[str, Any]) -> None:
+        """Carry out one verb of BULK_VERBS for one job."""
+        done: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            "cancel": self._app.acancel,
+            "retry": self._app.aretry,
+            "run_now": self._app.arun_now,
+            "bury": self._app.abury,
+            "revive": self._knowing.dead.arevive,
+            "discard": self._app.dead.adiscard,
+            "delete": self._app.adelete,
+            "edit": self._knowing.aedit,
+            "reschedule": self._app.areschedule,
+        }
+        await done[verb](id, by=self._by, **changes)
 
     async def edit(self, id: str, changes: dict[str, Any]) -> bool:
         """Change a job that has not started; arguments are checked if the app is known. False: it is so already."""
@@ -257,15 +291,36 @@ class Changes:
         same = {"queue": job.queue, "group": job.group, "priority": job.priority}
         wanted = {name: value for name, value in changes.items() if name not in same or same[name] != value}
         if wanted:
-            await (self._code or self._app).aedit(id, by=self._by, **wanted)
+            await self._knowing.aedit(id, by=self._by, **wanted)
         return bool(wanted)
 
-    async def bulk(self, verb: str, query: str, reason: str, limit: int) -> BulkResult:
-        """The same for all jobs that match, the oldest first."""
-        settings: BulkSettings = {"by": self._by, "limit": limit}
-        if verb == "bury":
-            settings["reason"] = reason
-        return await self._app.abulk(verb, query, **settings)
+    async def bulk(self, verb: str, query: str, changes: Mapping[str, Any]) -> BulkResult:
+        """The same for all jobs that match, at most BULK_MAX, the oldest first."""
+        settings: BulkSettings = {"by": self._by, "limit": BULK_MAX, **changes}  # type: ignore[typeddict-item]
+        return await self._knowing.abulk(verb, query, **settings)
+
+    async def empty(self, queue: str) -> BulkResult:
+        """Delete what has not started in a queue, at most BULK_MAX jobs, the oldest first."""
+        states = tuple(sorted(UNSTARTED))
+        return await self._app.abulk("delete", JobQuery(queue=queue, states=states), by=self._by, limit=BULK_MAX)
+
+    async def obliterate(self, queue: str) -> BulkResult:
+        """Delete all of a queue. One request deletes a bounded number of jobs, and half a queue helps nobody."""
+        number = sum((await self._app.acounts(queue)).get(queue, {}).values())
+        if number > BULK_MAX:
+            line = command("holdfast", "queues", "obliterate", queue)
+            raise Refused(409, f"Queue {queue!r} has {number:,} jobs; one request deletes {BULK_MAX:,}. Use `{line}`.")
+        return await self._app.queues.aobliterate(queue, by=self._by)
+
+    async def backfill(self, name: str, start: datetime, end: datetime, *, dry_run: bool = False) -> list[Backfilled]:
+        return await self._app.cron.abackfill(name, start, end, dry_run=dry_run)
+
+    async def audit(self) -> Audit:
+        """Check every guarantee. It reads all rows at once, so a large store is left to the command."""
+        number = sum(sum(one.values()) for one in (await self._app.acounts()).values())
+        if number > AUDIT_MAX:
+            raise Refused(409, f"The store has {number:,} jobs, too many to read for a page. Use `holdfast audit`.")
+        return await self._app.aaudit()
 
     async def pause(self, target: Mapping[str, str], reason: str) -> None:
         await self._app.apause(**target, reason=reason, by=self._by)

@@ -41,9 +41,18 @@ class Visit:
         return f"{self.root}/{page}" + (f"?{urlencode(given)}" if given else "")
 
     def jobs(self, **conditions: str) -> str:
-        """A link to the jobs that match; values are quoted, since a group may contain spaces and quotes."""
-        return self.link("jobs", q=" ".join(f"{name}:{words.quoted(value)}" for name, value in conditions.items()))
+        """A link to the jobs that match."""
+        return self.link("jobs", q=asked(conditions))
+
+    def letters(self, **conditions: str) -> str:
+        """A link to the dead letters that match."""
+        return self.link("dead", q=asked(conditions))
 
     def args(self, task: str, args: Any) -> Any:
         """Arguments as this visitor may see them; None if not at all."""
         return self.redact(task, words.plain(args)) if self.access.payload else None
+
+
+def asked(conditions: Mapping[str, str]) -> str:
+    """A query for these values, which are quoted: a group may contain spaces and quotes."""
+    return " ".join(f"{name}:{words.quoted(value)}" for name, value in conditions.items() if value)

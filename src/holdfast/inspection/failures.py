@@ -30,6 +30,7 @@ class FailureKind(Struct, kw_only=True):
 
     task: str
     name: str  # the exception's class, else the reason
+    raised: bool = True  # the name is an exception's
     place: str  # the top frame of the user's own code, else the beginning of the error's text
     letters: int = 0
     deaths: int = 0
@@ -69,7 +70,8 @@ def kinds_of(letters: Iterable[DeadLetter], now: float) -> list[FailureKind]:
         place = place[:PLACE_LENGTH_MAX]
         kind = kinds.get((letter.task, name, place))
         if kind is None:
-            kind = FailureKind(task=letter.task, name=name, place=place, hours=[0] * TREND_HOURS, ids=[])
+            raised = bool(error and error.type)
+            kind = FailureKind(task=letter.task, name=name, raised=raised, place=place, hours=[0] * TREND_HOURS, ids=[])
             kinds[letter.task, name, place] = kind
         _add(kind, letter, now)
     for kind in kinds.values():
