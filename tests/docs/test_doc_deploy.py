@@ -6,6 +6,9 @@ import configparser
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -133,3 +136,17 @@ def test_the_image_has_a_python_that_is_checked() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     version = docker_instructions()["FROM"].removeprefix("python:").partition("-")[0]
     assert f"Programming Language :: Python :: {version}" in settings["project"]["classifiers"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with(name: str, tmp_path: Path) -> None:
+    """Its own checker reads the unit as systemd would; only the program of the shop is not on this machine."""
+    checker = shutil.which("systemd-analyze")
+    if checker is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = shlex.split(unit(name)["Service"]["ExecStart"])[0]
+    copy = tmp_path / name
+    copy.write_text((DEPLOY / name).read_text(encoding="utf-8").replace(program, sys.executable), encoding="utf-8")
+    checked = subprocess.run([checker, "verify", "--man=no", copy], capture_output=True, text=True, check=False)
+    said = [line for line in checked.stderr.splitlines() if name in line]  # others are about the machine's own units
+    assert (checked.returncode, said) == (0, []), checked.stderr

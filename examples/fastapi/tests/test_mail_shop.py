@@ -108,6 +108,7 @@ def test_for_development_the_worker_runs_inside_the_program(network: Network, mo
     monkeypatch.setattr(settings, "worker", True)
     with TestClient(api) as client:
         job_id = order(client)["jobs"][0]
+        state = ""
         for _ in range(600):  # a minute at most
             state = client.get(f"/status/{job_id}").json()["state"]
             if state == "succeeded":
