@@ -179,6 +179,7 @@ class Lease(Struct, frozen=True):
     suspect: bool = False  # to be run alone in its process
     shared_stalls: int = 0
     due_at: float = 0.0
+    chained: bool = False  # may begin only once the lease before it, of the same group and claim, has succeeded
 
 
 class Held(Struct, frozen=True):
@@ -268,6 +269,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     most_by_group: int | None = None  # jobs of any one group that this worker may hold at once
     bytes_max: int = CLAIM_BYTES_MAX  # total bytes of arguments in the leases; a single job always fits
     sweep_max: int = CLAIM_SWEEP_MAX  # jobs the claim's own promote may touch; its recover ends at most half as many
+    chain_by_queue: Mapping[str, int] = {}  # jobs of a strict group that may be leased together, where it is above 1
+    chained_max: int = 0  # leases in total that may come behind another one in its chain, in addition to `most`
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
@@ -580,7 +583,8 @@ GROUP_LOOKS_MAX = 64  # ready jobs a claim skips, per lane, because the worker a
 
 
 class QueueRule(Struct, frozen=True, kw_only=True):
-    """A queue's declared rule. strict implies group_limit 1. Only Redis Cluster uses and keeps `shards`."""
+    """A queue's declared rule. strict implies group_limit 1. Only Redis Cluster uses and keeps `shards`; no store keeps
+    `group_prefetch`, which workers pass on with each claim."""
 
     name: str
     group_limit: int = 1  # UNLIMITED: no limit
@@ -590,6 +594,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     group_rate: Rate | None = None  # for each group
     aging: float | None = None  # seconds of being ready that count as much as one step of priority
+    group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,11 @@ Called by lease.py inside the critical section. What may start is flow.py's busi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+from holdfast.lifecycle import State
+from holdfast.rates import UNLIMITED
 from holdfast.records import GROUP_LOOKS_MAX, ClaimRequest
 
 from .flow import Allowance
@@ -23,18 +25,31 @@ def claim(store: Store, holder: Holder, request: ClaimRequest, wall: float) -> l
     for queue in request.queues:
         _claim_queue(store, draw, queue, allowance.of_queue(queue, request.most - len(draw.rows)))
     allowance.charge()
+    if not any(row.due_at <= wall for row in store.jobs.values() if row.state is State.SCHEDULED):
+        draw.chain()
     return draw.rows
 
 
-def fitting(sizes: Iterable[int], request: ClaimRequest) -> int:
-    """How many jobs with arguments of these sizes fit into a request, from the first on; one always does."""
-    left = request.bytes_max
-    fit = 0
-    for size in sizes:
-        left -= size
-        if fit == request.most or (fit and left < 0):
-            break
-        fit += 1
+def chained(store: Store, rows: Sequence[Row]) -> list[bool]:
+    """Which of the leases of a claim, in the order of their fences, are behind another one of their strict group."""
+    places = [(row.queue, row.group) for row in rows]
+    strict = [row.group is not None and store.strict(row.queue, row.group) for row in rows]
+    return [strict[number] and place in places[:number] for number, place in enumerate(places)]
+
+
+def fitting(rows: Sequence[Row], behind: Sequence[bool], request: ClaimRequest) -> list[Row]:
+    """Which leases fit into a request, from the first on; one always does. None fits behind one that does not."""
+    bytes_left, left = request.bytes_max, {False: request.most, True: request.chained_max}
+    fit: list[Row] = []
+    dropped: set[tuple[str, str | None]] = set()
+    for row, follows in zip(rows, behind, strict=True):
+        bytes_left -= len(row.args)
+        place = (row.queue, row.group)
+        if left[follows] and (bytes_left >= 0 or not fit) and not (follows and place in dropped):
+            left[follows] -= 1
+            fit.append(row)
+        else:
+            dropped.add(place)
     return fit
 
 
@@ -94,6 +109,42 @@ class Draw:
         for rank, job_id in passed:
             if ready is not None:
                 ready.add(rank, job_id)
+
+    def chain(self) -> None:
+        """Lease what waits behind the jobs of strict groups, too."""
+        request, left = self.request, self.request.chained_max
+        fronts = [row for row in self.rows if request.chain_by_queue.get(row.queue, 1) > 1 and self._may_lead(row)]
+        for number, front in enumerate(fronts):
+            most = min(request.chain_by_queue[front.queue] - 1, -(-left // (len(fronts) - number)))
+            for row in self._behind(front, most):
+                if len(row.args) > self._bytes_left:
+                    return
+                self._store.lease_to(row, self._holder, request.call, self._wall)
+                self.rows.append(row)
+                self._bytes_left -= len(row.args)
+                left -= 1
+
+    def _may_lead(self, row: Row) -> bool:
+        store = self._store
+        if row.group is None or not store.strict(row.queue, row.group) or not self._is_plain(row):
+            return False
+        free = store.queue_limit(row.queue) >= UNLIMITED and store.queue_rate(row.queue) is None
+        return free and store.group_rate((row.queue, row.group)) is None
+
+    def _is_plain(self, row: Row) -> bool:
+        return not row.suspect and row.max_stalls > 0 and self._store.lane_of(row) == LANE_GROUPED
+
+    def _behind(self, front: Row, most: int) -> list[Row]:
+        waiting = [row for row in self._store.jobs.values() if row.state is State.WAITING]
+        ours = [row for row in waiting if (row.queue, row.group) == (front.queue, front.group)]
+        found: list[Row] = []
+        for row in sorted(ours, key=lambda row: (not row.held, -row.priority, row.seq))[: max(0, most)]:
+            late = row.expires_at is not None and row.expires_at <= self._wall
+            before = (found or [front])[-1]
+            if late or not self._is_plain(row) or row.priority != front.priority or row.seq < before.seq:
+                break
+            found.append(row)
+        return found
 
     def _has_its_share(self, row: Row) -> bool:
         most = self.request.most_by_group

@@ -21,6 +21,7 @@ from holdfast.records import (
     Command,
     Exchanged,
     Held,
+    Lease,
     LogLine,
     Release,
     Renewal,
@@ -73,7 +74,7 @@ def exchange(
     """settle, release and claim in one step; a repeated call is answered, not carried out again."""
     holder = None if request is None else store.workers.get(request.worker)
     if request is not None and holder is not None and request.call == holder.last_call:
-        return Exchanged(answers=holder.answers, leases=tuple(map(reading.lease, _repeat(store, holder, request, at))))
+        return Exchanged(answers=holder.answers, leases=_leases(store, _repeat(store, holder, request, at)))
     answers = (*(settle(store, item, at) for item in settlements), *(release(store, item, at) for item in releases))
     store.refill_touched()
     if request is None:
@@ -86,10 +87,15 @@ def exchange(
 def _repeat(store: Store, holder: Holder, request: ClaimRequest, at: Instant) -> list[Row]:
     """The leases of a repeated call that are still ours and fit what it asks for now; the rest is given back free."""
     ours = [row for row in holder.leases.values() if row.claim_call == request.call]
-    fit = claiming.fitting((len(row.args) for row in ours), request)
-    for row in ours[fit:]:
+    fit = claiming.fitting(ours, claiming.chained(store, ours), request)
+    for row in [row for row in ours if row not in fit]:
         store.give_back(row, at.wall)
-    return ours[:fit]
+    return fit
+
+
+def _leases(store: Store, rows: Sequence[Row]) -> tuple[Lease, ...]:
+    behind = claiming.chained(store, rows)
+    return tuple(replace(reading.lease(row), chained=one) for row, one in zip(rows, behind, strict=True))
 
 
 def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[Answer, ...], at: Instant) -> Exchanged:
@@ -109,7 +115,7 @@ def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[A
     opens_at = store.opens_at(request.queues, at.wall)
     return Exchanged(
         answers=answers,
-        leases=tuple(map(reading.lease, rows)),
+        leases=_leases(store, rows),
         recovered=recovered,
         opens_in=None if opens_at is None else opens_at - at.wall,
     )

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from holdfast.lifecycle import Failure, StallVerdict, State, stall_text, stall_verdict
 from holdfast.records import Recovered
 
-from .rows import Instant, Row
+from .rows import Holder, Instant, Row
 from .store import RETAIN_SECONDS, Store
 
 _INTO = {
@@ -25,7 +25,11 @@ def recover(store: Store, at: Instant, dead: Collection[str], limit: int) -> lis
     """End the leases of workers past their deadline or proved dead; the rows of those that hold nothing go."""
     ended: list[tuple[Row, str, bool]] = []
     for holder in [holder for holder in store.workers.values() if holder.record.id in dead or holder.expired(at)]:
-        for row in list(holder.leases.values())[: limit - len(ended)]:
+        for row in list(reversed(holder.leases.values()))[: limit - len(ended)]:  # the last of a chain first
+            if _is_behind(store, row, holder):
+                ended.append((row, holder.record.id, False))
+                store.give_back(row, at.wall)
+                continue
             alone = row.suspect or not holder.record.isolates
             text = stall_text(
                 stalls=row.stalls, shared_stalls=row.shared_stalls, max_stalls=row.max_stalls, alone=alone
@@ -49,6 +53,16 @@ def recover(store: Store, at: Instant, dead: Collection[str], limit: int) -> lis
         )
         for row, worker, counted in ended
     ]
+
+
+def _is_behind(store: Store, row: Row, holder: Holder) -> bool:
+    """Whether a lease is behind another one in its chain."""
+    if row.group is None or not store.strict(row.queue, row.group):
+        return False
+    place = (row.queue, row.group, row.claim_call)
+    return any(
+        (one.queue, one.group, one.claim_call) == place and one.fence < row.fence for one in holder.leases.values()
+    )
 
 
 def stall(

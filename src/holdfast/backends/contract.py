@@ -241,6 +241,18 @@ class Backend(Reader):
         settlements are fenced and applied like any others).
         R39. Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
         exchange are still applied, each by its token.
+        R81. Chains. If chain_by_queue names the queue, the claim then leases, with each job it leased of a strict
+        group, the waiting jobs behind it in the order of R6, as `chained`: up to that number together, chained_max in
+        all, dealt evenly, within bytes_max. A chain ends before a job that is a suspect, has max_stalls 0, has expired,
+        would not be in lane 1, has another priority than the one before or a lower seq. A suspect, a job with
+        max_stalls 0 and one in another lane have none behind them. There are no chains in a queue with a limit or a
+        rate in force, in a group with a rate, nor while scheduled jobs are due or rules are being rearranged. Fences
+        grow along a chain; the caller promises to begin a chained job only after the one before it has succeeded, and
+        to release the rest otherwise. A repeated call counts chained leases against chained_max instead of `most`; one
+        behind a lease that no longer fits does not fit either.
+        R82. A chained job is running, and every verb treats its lease like any other: all leases of a chain count as
+        in play (R4), so the group gets no ready job before the last of them has ended, in whatever order they end.
+        They go back in their order: held, of one priority, by seq. Only recover differs (R47).
         """
         return await self.exchange((), (), request, now)
 
@@ -333,7 +345,8 @@ class Backend(Reader):
 
         R47. Also used inside claim. Each lease ends as a stall with Failure(reason="stalled"): free (no counter), again
         (ready/waiting, old turn), bury (dead) or cancel (cancelled). The worker's row is removed once it holds no
-        lease. At most `limit` leases per call.
+        lease. At most `limit` leases per call. A lease of a strict group behind another one of the same claim (with a
+        lower fence) is released without cost: nobody knows that it began. The last of a chain goes first.
         """
 
     # ------------------------------------------------------------------ sweeps

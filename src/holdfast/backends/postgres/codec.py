@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
@@ -225,6 +226,7 @@ class _Exchanged(msgspec.Struct, frozen=True):
     opens_in: float | None = None
     stirred: list[str] | None = None  # queues in which a freed place lets a job start
     floors: dict[str, Any] | None = None  # only if the request contained floors
+    chained: int = 0  # how many of the leases, the last ones, are chained
 
 
 class _Ticked(msgspec.Struct, frozen=True):
@@ -260,7 +262,7 @@ def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> To
         sorted_answers = (*(answer for _, answer in settled), *told.answers[len(places) :])
     exchanged = Exchanged(
         answers=sorted_answers,
-        leases=as_leases(told.leases, bodies),
+        leases=as_leases(told.leases, bodies, told.chained),
         known=told.known,
         recovered=told.recovered,
         sealed=told.sealed,
@@ -290,12 +292,14 @@ def _stored(told: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
 # arguments it contains their length.
 
 
-def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
-    """Decode leases, whose arguments are concatenated in `bodies`."""
+def as_leases(told: Sequence[LeaseTexts], bodies: bytes, chained: int = 0) -> tuple[Lease, ...]:
+    """Decode leases, whose arguments are concatenated in `bodies`. So many of them, the last ones, are chained."""
     leases, place = [], 0
     for one in told:
         leases.append(_as_lease(one, bodies, place))
         place += one[5]
+    if chained:
+        leases[-chained:] = [replace(lease, chained=True) for lease in leases[-chained:]]
     return tuple(leases)
 
 

@@ -323,12 +323,12 @@ class RedisBackend(Backend):
             self._misses = 0 if known == FAST_PATH_TAKEN else self._misses + 1
         return Exchanged(
             answers=tuple(codec.answers(letters)),
-            leases=codec.leases(leases),
+            leases=codec.leases(leases, why[3] if len(why) > 3 else 0),
             known=bool(known),
             recovered=codec.recovered(recovered),
             sealed=seals.read(why[0].decode()) if why and why[0] else None,
             quiet_seconds=float(why[1]) if why else 0.0,
-            opens_in=float(why[2]) if len(why) > 2 else None,
+            opens_in=float(why[2]) if len(why) > 2 and why[2] else None,
         )
 
     async def retire(self, worker: str, now: float | None = None) -> int:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ...errors import ConfigurationError
 from ...lifecycle import Ending, Failure, Settlement, State
@@ -214,13 +215,17 @@ def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> l
     return answered
 
 
-def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
+def leases(pieces: Sequence[bytes | None], chained: int = 0) -> tuple[Lease, ...]:
+    """Decode leases; so many of them, the last ones, are chained."""
     records, bodies = pieces[::2], pieces[1::2]
     try:
         rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]
     except UNREADABLE:  # a text that is not UTF-8: the server does not check for that
         rows = [values_of(record or b"")[0] for record in records]
-    return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
+    found = [_lease(row, body) for row, body in zip(rows, bodies, strict=True)]
+    if chained:
+        found[-chained:] = [replace(lease, chained=True) for lease in found[-chained:]]
+    return tuple(found)
 
 
 _LEASED = (

@@ -165,6 +165,7 @@ NEW_JOB = (
 SETTLEMENT = ("id", "token", "ending", "failed", "delay", "value", "failure", "reason", "retain", "alone")
 REQUEST = (
     *("worker", "call", "queues", "most", "most_by_queue", "most_by_task", "most_by_group", "bytes_max", "sweep_max"),
+    *("chain_by_queue", "chained_max"),
 )
 META = ("schema", "tick", "seq", "sealed", "quiet_until", "life", "used", "body_max")  # what every script reads of it
 

@@ -41,6 +41,9 @@ _LANE_APART = SQL["claim.lane_apart"]
 _TAKE = SQL["claim.take"]
 _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
+_CHAINED = SQL["claim.chained"]
+_TAKE_CHAINED = SQL["claim.take_chained"]
+_ANY_DUE = SQL["refill.any_due"]
 _CLAIMABLE = SQL["read.claimable"]
 _LOOK = SQL["promote.look"]
 
@@ -49,7 +52,8 @@ _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 Row = tuple[Any, ...]  # as claim.lane returns it
 
 # Positions in a Row; only rows of claim.heads have the turn.
-_SEQ, _ID, _TASK, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 4, 5, 6, 7, 13, 18, 19
+_SEQ, _ID, _TASK, _QUEUE, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 3, 4, 5, 6, 7, 13, 18, 19
+_MAX_STALLS, _SUSPECT = 11, 15
 _NEW = Bucket()  # a bucket nothing was taken from
 
 
@@ -116,11 +120,17 @@ def exchange(
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
     """A repeated call: the leases it still holds that fit the request now; the rest is released without cost (R38)."""
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    fit = fitting(rows, request)
-    if fit < len(rows):
-        settle.release(tx, [Release(id=row[_ID], token=row[-3]) for row in rows[fit:]])
+    places = [(row[_QUEUE], row[_GROUP]) for row in rows]
+    strict = {place for place in {*places} if place[1] is not None and tx.rules.strict(*place)}
+    chained = [place in strict and place in places[:number] for number, place in enumerate(places)]
+    fit = fitting(rows, chained, request)
+    excess = [Release(id=row[_ID], token=row[-3]) for row, fits in zip(rows, fit, strict=True) if not fits]
+    if excess:
+        settle.release(tx, excess)
         tx.close()
-    leases = tuple(as_lease(row[:-3], *row[-3:]) for row in with_bodies(tx, rows[:fit]))
+    kept = with_bodies(tx, [row for row, fits in zip(rows, fit, strict=True) if fits])
+    follows = [one for one, fits in zip(chained, fit, strict=True) if fits]
+    leases = tuple(as_lease(row[:-3], *row[-3:], chained=one) for row, one in zip(kept, follows, strict=True))
     return Exchanged(answers=() if last_answers is None else codec.read_or((), _answers, last_answers), leases=leases)
 
 
@@ -135,6 +145,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
         if most > 0 and queue not in paused:
             draw.take_from(queue, most)
     draw.charge()
+    if request.chain_by_queue and not tx.cursor.execute(_ANY_DUE, (tx.now,)).fetchone()[0]:
+        draw.chain()
     return draw.leases
 
 
@@ -174,6 +186,8 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     rows.sort(key=lambda row: (-row[_PRIORITY], first if row[_TURN] is None else row[_TURN], row[_SEQ]))
     draw = Draw(tx, request)
     draw.lease_heads([row[:_TURN] for row in rows], first)
+    if request.chain_by_queue:
+        draw.chain()
     return draw.leases
 
 
@@ -382,8 +396,56 @@ class Draw:
     def lease_heads(self, rows: list[Row], turn: int) -> None:
         """Lease jobs that were waiting until now, with their own turns or new ones from `turn` on."""
         self._take(_TAKE_HEADS, rows, {"turn": turn})
+        self._bytes_left -= sum([row[_SIZE] for row in rows])
 
-    def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any]) -> None:
+    def chain(self) -> None:
+        """Lease the jobs that wait behind those of strict groups, too (R81)."""
+        rules, left = self._rules, self._request.chained_max
+        if self._guard is not None:
+            return
+        fronts = [lease for lease in self.leases if self._may_lead(lease)]
+        rows: list[Row] = []
+        for number, lease in enumerate(fronts):
+            most = min(self._request.chain_by_queue[lease.queue] - 1, -(-left // (len(fronts) - number)))
+            if most > 0 and not self.full:
+                behind = self._behind(lease, most)
+                left -= len(behind)
+                rows += behind
+        if rows:
+            self._take(_TAKE_CHAINED, rows, {"trimmed": encoded(sorted(rules.trimmed)).decode()}, chained=True)
+
+    def _may_lead(self, lease: Lease) -> bool:
+        """Whether jobs may be chained to this one."""
+        if lease.group is None or self._request.chain_by_queue.get(lease.queue, 1) < 2:
+            return False
+        rules, queue = self._rules, self._rules.queue(lease.queue)
+        if (
+            lease.suspect
+            or not lease.max_stalls
+            or rules.lanes.get(lease.task)
+            or not rules.strict(lease.queue, lease.group)
+        ):
+            return False
+        return queue.limit >= UNLIMITED and queue.rate is None and rules.group_rate(lease.queue, lease.group) is None
+
+    def _behind(self, lease: Lease, most: int) -> list[Row]:
+        """The next jobs of its group, up to the first that may not be chained."""
+        lanes, now = self._rules.lanes, self._tx.now
+        seq, behind = settle.seq_of(lease.token), list[Row]()
+        for row in self._tx.cursor.execute(_CHAINED, (lease.queue, lease.group, most)).fetchall():
+            late = row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now
+            odd = row[_SUSPECT] or not row[_MAX_STALLS] or lanes.get(row[_TASK])
+            if late or odd or row[_PRIORITY] != lease.priority or row[_SEQ] < seq:
+                break
+            if row[_SIZE] > self._bytes_left:
+                self.full = True
+                break
+            self._bytes_left -= row[_SIZE]
+            seq = row[_SEQ]
+            behind.append(row)
+        return behind
+
+    def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any], *, chained: bool = False) -> None:
         tx, request = self._tx, self._request
         fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
         values = {
@@ -398,7 +460,7 @@ class Draw:
         tx.cursor.execute(statement, values)
         rows = with_bodies(tx, rows)
         self.leases += [
-            as_lease(row, make_token(row[_SEQ], number, nonce), number, tx.now)
+            as_lease(row, make_token(row[_SEQ], number, nonce), number, tx.now, chained=chained)
             for number, row in enumerate(rows, fence)
         ]
         if any(row[_KEY] is not None for row in rows):
@@ -452,18 +514,24 @@ def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
     return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[_SEQ]], *row[_ARGS + 1 :]) for row in rows]
 
 
-def fitting(rows: list[Row], request: ClaimRequest) -> int:
-    """How many of these jobs, from the first on, fit into a request; one always does."""
-    left, fit = request.bytes_max, 0
-    for row in rows:
+def fitting(rows: list[Row], chained: list[bool], request: ClaimRequest) -> list[bool]:
+    """Which of these jobs fit into a request, from the first on; one always does."""
+    left, most, chained_max = request.bytes_max, request.most, request.chained_max
+    fit: list[bool] = []
+    dropped: set[tuple[str, str]] = set()
+    for row, behind in zip(rows, chained, strict=True):
+        place = (row[_QUEUE], row[_GROUP])
         left -= row[_SIZE]
-        if fit == request.most or (fit and left < 0):
-            break
-        fit += 1
+        fits = (chained_max > 0 and place not in dropped if behind else most > 0) and (left >= 0 or not any(fit))
+        if fits:
+            most, chained_max = most - (not behind), chained_max - behind
+        else:
+            dropped.add(place)
+        fit.append(fits)
     return fit
 
 
-def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
+def as_lease(row: Row, token: str, fence: int, started_at: float, *, chained: bool = False) -> Lease:
     """A lease from a row of claim.lane, in the order of Lease's fields: positional because it runs for every job."""
     (
         _,
@@ -489,7 +557,7 @@ def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
     place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
     return Lease(
         *(job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1),
-        *(shared_stalls, due_at),
+        *(shared_stalls, due_at, chained),
     )
 
 

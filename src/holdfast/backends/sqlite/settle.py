@@ -58,6 +58,7 @@ _SCHEDULED = SQL["settle.scheduled"]
 _FINISHED = SQL["settle.finished"]
 _HELD = SQL["begin.held"]
 _END_KEYS = SQL["settle.end_keys"]
+_IS_BEHIND = SQL["recover.is_behind"]
 
 
 def as_lease(row: Sequence[Any]) -> dict[str, Any]:
@@ -239,9 +240,12 @@ def stall(
 def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recovered:
     """End a lease because its worker's deadline passed or the worker was proved dead."""
     alone = bool(job["suspect"]) or not isolates
-    counts = {name: job[name] for name in ("stalls", "shared_stalls", "max_stalls")}
-    text = stall_text(**counts, alone=alone)
-    state, counted = stall(tx, job, Failure(reason="stalled", text=text), alone=alone, begun=bool(job["begun"]))
+    if _is_behind(tx, job):
+        state, counted = give_back(tx, job), False
+    else:
+        counts = {name: job[name] for name in ("stalls", "shared_stalls", "max_stalls")}
+        failure = Failure(reason="stalled", text=stall_text(**counts, alone=alone))
+        state, counted = stall(tx, job, failure, alone=alone, begun=bool(job["begun"]))
     return Recovered(
         id=job["id"],
         task=job["task"],
@@ -253,6 +257,13 @@ def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recove
         counted=counted,
         shared_stalls=job["shared_stalls"] + (counted and not alone),
     )
+
+
+def _is_behind(tx: Transaction, job: dict[str, Any]) -> bool:
+    """Whether a lease is behind another one in its chain: then nobody knows that it began (R47)."""
+    if job["grp"] is None or not tx.rules.strict(job["queue"], job["grp"]):
+        return False
+    return bool(tx.cursor.execute(_IS_BEHIND, job).fetchone()[0])
 
 
 def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:

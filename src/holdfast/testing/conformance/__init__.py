@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from . import (
     bounds,
+    chains,
     claim,
     commands,
     concurrency,
@@ -75,6 +76,7 @@ THEMES = (
     settle,
     repeats,
     groups,
+    chains,
     stalls,
     suspects,
     dead_letters,

@@ -108,6 +108,7 @@ IF claims AND seal IS NULL THEN
     claimed := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
     taken := claimed.taken;
     floors := claimed.floors;
+    chained := claimed.chained;
     IF bounded OR apart OR flowing THEN
         at := holdfast.store_now(given);
         opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
@@ -150,6 +151,7 @@ DECLARE
     recovered jsonb := '[]';
     claimed record;
     taken holdfast.taken;
+    chained integer;  -- how many of the leases, the last ones, are chained
     floors jsonb := request -> 'floors';  -- see floors.sql; usually NULL
     opens_in double precision;
     seal text;
@@ -185,7 +187,7 @@ BEGIN
     bodies := taken.bodies;
     answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
                                 'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
-                                'opens_in', opens_in, 'floors', floors,
+                                'opens_in', opens_in, 'floors', floors, 'chained', coalesce(chained, 0),
                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
 END $$
 
@@ -195,24 +197,36 @@ CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls, request js
                                                  OUT answer json, OUT bodies bytea) LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
+    chained_max integer := (request ->> 'chained_max')::integer;
     free bigint := (request ->> 'bytes_max')::bigint;
     beyond jsonb;
     leases json;
+    chained integer;
 BEGIN
     WITH ours AS MATERIALIZED (
-        SELECT j.id, j.token, row_number() OVER by_fence AS n, sum(octet_length(j.args)) OVER by_fence AS bytes
+        SELECT j.id, j.token, j.queue, j.grp, row_number() OVER by_fence AS n, sum(octet_length(j.args)) OVER by_fence AS bytes,
+               coalesce(row_number() OVER (PARTITION BY j.queue, j.grp ORDER BY j.fence) > 1
+                        AND holdfast.is_strict(j.queue, j.grp), false) AS behind
         FROM holdfast.jobs j
         WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call
-        WINDOW by_fence AS (ORDER BY j.fence))
-    SELECT jsonb_agg(jsonb_build_object('id', o.id, 'token', o.token, 'delay', 0) ORDER BY o.n) INTO beyond
-    FROM ours o WHERE o.n > most OR o.bytes > free AND o.n > 1;
+        WINDOW by_fence AS (ORDER BY j.fence)
+    ), counted AS (
+        SELECT o.*, o.bytes > free AND o.n > 1 OR CASE WHEN o.behind THEN count(*) FILTER (WHERE o.behind) OVER by_n > chained_max
+                    ELSE count(*) FILTER (WHERE NOT o.behind) OVER by_n > most END AS excess
+        FROM ours o WINDOW by_n AS (ORDER BY o.n)
+    ), judged AS (  -- behind a lease that does not fit, none does
+        SELECT c.*, c.excess OR c.behind AND bool_or(c.excess) OVER (PARTITION BY c.queue, c.grp ORDER BY c.n) AS goes
+        FROM counted c)
+    SELECT jsonb_agg(jsonb_build_object('id', o.id, 'token', o.token, 'delay', 0) ORDER BY o.n) FILTER (WHERE o.goes),
+           count(*) FILTER (WHERE o.behind AND NOT o.goes)
+    INTO beyond, chained FROM judged o;
     IF beyond IS NOT NULL THEN PERFORM holdfast.release_unseen(beyond, at); END IF;
     SELECT json_agg(to_json(holdfast.lease(t.j))), string_agg((t.j).args, '') INTO leases, bodies FROM (
         SELECT j FROM holdfast.jobs j
         WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call
           AND (beyond IS NULL OR j.token <> ALL (ARRAY(SELECT b ->> 'token' FROM jsonb_array_elements(beyond) b)))
         ORDER BY j.fence) t;
-    answer := json_build_object('answers', last.last_answers, 'leases', coalesce(leases, '[]'));
+    answer := json_build_object('answers', last.last_answers, 'leases', coalesce(leases, '[]'), 'chained', chained);
 END $$
 
 -- == named: the jobs that a call names by their leases: their seqs, their groups, and which of them another session has

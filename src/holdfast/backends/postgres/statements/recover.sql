@@ -23,7 +23,7 @@ BEGIN
     IF coalesce(cardinality(stalled), 0) = 0 THEN RETURN '{}'; END IF;
     RETURN (SELECT array_agg(DISTINCT ROW(s.queue, s.grp)::holdfast.place) FROM (
         SELECT queue, grp FROM holdfast.jobs WHERE state = 'running' AND worker = ANY (stalled)
-        ORDER BY worker, seq LIMIT most) s WHERE s.grp IS NOT NULL);
+        ORDER BY worker, fence DESC LIMIT most) s WHERE s.grp IS NOT NULL);
 END $$
 
 -- :: function_recover_leases
@@ -39,7 +39,7 @@ BEGIN
         SELECT isolates INTO isolated FROM holdfast.workers WHERE id = holder;
         FOR j IN SELECT * FROM holdfast.jobs r WHERE r.state = 'running' AND r.worker = holder
                  AND (r.grp IS NULL OR ROW(r.queue, r.grp)::holdfast.place = ANY (places))
-                 ORDER BY r.seq LIMIT most - cardinality(ended) FOR UPDATE SKIP LOCKED LOOP
+                 ORDER BY r.fence DESC LIMIT most - cardinality(ended) FOR UPDATE SKIP LOCKED LOOP  -- the last of a chain first
             ended := ended || holdfast.recover_lease(j, isolated, at);
         END LOOP;
         EXIT WHEN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'running' AND worker = holder);
@@ -86,11 +86,25 @@ DECLARE
     failure jsonb := jsonb_build_object('reason', 'stalled', 'text', CASE
         WHEN alone THEN format('text:stalled', j.stalls + 1, j.max_stalls)
         ELSE format('text:stalled_among', j.shared_stalls + 1, @SHARED_STALLS_MAX) END);
-    counted boolean := holdfast.stall(j, failure, alone, j.begun, 86400, at);
+    counted boolean := false;
 BEGIN
+    IF holdfast.is_behind(j) THEN
+        PERFORM holdfast.give_back(j, 0, at);
+    ELSE
+        counted := holdfast.stall(j, failure, alone, j.begun, 86400, at);
+    END IF;
     RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,
         'stalls', @counted(j.stalls, (counted AND alone)::integer), 'counted', counted, 'seq', j.seq,
         'shared_stalls', @counted(j.shared_stalls, (counted AND NOT alone)::integer));
+END $$
+
+-- :: function_is_behind
+-- Whether a lease is behind another one in its chain: then nobody knows that it began (R47).
+CREATE OR REPLACE FUNCTION holdfast.is_behind(j holdfast.jobs) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN j.grp IS NOT NULL AND holdfast.is_strict(j.queue, j.grp) AND EXISTS (
+        SELECT FROM holdfast.jobs p WHERE p.queue = j.queue AND p.grp = j.grp AND @in_play(p) AND p.state = 'running'
+        AND p.worker = j.worker AND p.claim_call = j.claim_call AND p.fence < j.fence);
 END $$
 
 -- :: function_recover

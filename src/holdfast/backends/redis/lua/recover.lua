@@ -36,8 +36,30 @@ function hf.stall(row, failure, alone, begun, retain)
     return true
 end
 
--- Ends a lease whose worker is gone.
-function hf.stall_lost(row, isolates)
+-- Whether a lease is behind another one in its chain: then nobody knows that it began (R47). Takes the fences of the
+-- first leases found so far, by group.
+function hf.is_behind(row, firsts)
+    if not row[GROUP] or not hf.strict(row[QUEUE], row[GROUP]) then return false end
+    local place = hf.place_of(row[QUEUE], row[GROUP])
+    if not firsts[place] then
+        hf.flush()
+        local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
+        firsts[place] = row[FENCE]
+        for _, one in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxs')) do
+            if one[WORKER] == row[WORKER] and one[CLAIM_CALL] == row[CLAIM_CALL] then
+                firsts[place] = math.min(firsts[place], one[FENCE])
+            end
+        end
+    end
+    return row[FENCE] > firsts[place]
+end
+
+-- Ends a lease whose worker is gone. Returns whether that counted.
+function hf.stall_lost(row, isolates, firsts)
+    if hf.is_behind(row, firsts) then
+        hf.release(row)
+        return false
+    end
     local alone = row[SUSPECT] or not isolates
     local text
     if alone then
@@ -81,12 +103,12 @@ function hf.recover(dead, limit)
     local ended = {}
     for _, id in ipairs(workers) do
         local room = limit - #ended
-        local rows = hf.held_by(id, room + 1)
+        local rows, firsts = hf.held_by(id, room + 1, true), {} -- the last of a chain first
         local worker = #rows > 0 and hf.worker_row(id)
         local told = worker and hf.read(worker[WORKER_FACTS])
         local isolates = told and told.isolates
         for i = 1, math.min(room, #rows) do
-            ended[#ended + 1] = { row = rows[i], worker = id, counted = hf.stall_lost(rows[i], isolates) }
+            ended[#ended + 1] = { row = rows[i], worker = id, counted = hf.stall_lost(rows[i], isolates, firsts) }
         end
         if #rows <= room then hf.forget_worker(id) end
     end

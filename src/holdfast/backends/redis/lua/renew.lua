@@ -129,12 +129,16 @@ end
 -- == part leases: what a worker holds, read from the index of running jobs.
 -- lazy: built when a script first uses one of its names.
 
--- The worker's running jobs, in the order of their fences; at most `most` if given.
-function hf.held_by(worker, most)
+-- The worker's running jobs, in the order of their fences or from the last one on; at most `most` if given.
+function hf.held_by(worker, most, from_last)
     hf.flush()
     local prefix, ids = hf.escape(worker), {}
-    local upper = '(' .. sub(prefix, 1, -2) .. '\1'
-    local members = call('ZRANGEBYLEX', RUNNING, '[' .. prefix, upper, 'LIMIT', 0, most or -1)
+    local lower, upper, members = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1', nil
+    if from_last then
+        members = call('ZREVRANGEBYLEX', RUNNING, upper, lower, 'LIMIT', 0, most or -1)
+    else
+        members = call('ZRANGEBYLEX', RUNNING, lower, upper, 'LIMIT', 0, most or -1)
+    end
     for i, member in ipairs(members) do
         ids[i] = sub(member, (string.find(member, '\0', #prefix + 17, true) or #member) + 1)
     end

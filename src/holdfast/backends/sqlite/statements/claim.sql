@@ -80,6 +80,18 @@ SET @leased, @in_line(:turn + j.key), lane = 1
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
+-- :: chained
+-- The jobs that come next in a group.
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT ?
+
+-- :: take_chained
+UPDATE holdfast_jobs
+SET @leased, lane = 1, counted = counted OR task IN (SELECT value FROM json_each(:trimmed))
+FROM json_each(:seqs) AS j
+WHERE seq = j.value
+
 -- :: number
 UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 

@@ -13,7 +13,14 @@ WHERE @overdue
 -- :: leases
 SELECT @lease_row
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
-WHERE state = 'running' AND worker = ? ORDER BY seq LIMIT ?
+WHERE state = 'running' AND worker = ? ORDER BY fence DESC LIMIT ?
+
+-- :: is_behind
+-- Whether a running job is behind another one of its group and claim.
+SELECT EXISTS (
+    SELECT 1 FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'running' AND @in_play(p) AND p.worker = :worker
+      AND p.fence < :fence AND p.claim_call = (SELECT claim_call FROM holdfast_jobs WHERE seq = :seq))
 
 -- :: exists
 SELECT isolates FROM holdfast_workers WHERE id = ?
