@@ -226,10 +226,13 @@ class Holdfast(Producer, events.Listens):
         group_rate: str | Rate | None = None,
         aging: Duration | None = None,
         shards: int = 1,
+        group_prefetch: int = 1,
     ) -> QueueOptions:
         """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.
 
         limit and rate apply across all workers; group_limit (None: unlimited) and group_rate apply to each group.
+        group_prefetch is how many consecutive jobs of a strict group a worker may lease together, to run them one after
+        the other.
         """
         options = QueueOptions(
             name=name,
@@ -240,6 +243,7 @@ class Holdfast(Producer, events.Listens):
             group_rate=group_rate,
             aging=aging,
             shards=shards,
+            group_prefetch=group_prefetch,
         )
         self._store.rules[options.name] = options.rule()
         return options

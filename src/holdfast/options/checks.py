@@ -87,6 +87,7 @@ def _special(value: object) -> object:
 # when the store is next used; the latest declaration wins.
 
 
+GROUP_PREFETCH_MAX: Final = 256
 AGING_SECONDS_MAX: Final = 86400.0  # beyond this, a hundred steps of priority can no longer be distinguished exactly
 
 
@@ -105,6 +106,7 @@ class QueueOptions:
     group_rate: str | Rate | None = None
     aging: float | timedelta | None = None
     shards: int = 1
+    group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
 
     def __post_init__(self) -> None:
         check_queue(self.name)
@@ -116,6 +118,12 @@ class QueueOptions:
         whole(self.shards, "shards=", 1, SHARDS_MAX)
         optional_whole("group_limit=", 1, COUNT_MAX)(self.group_limit)
         one_of(self.group_order, "group_order=", get_args(GroupOrder))
+        whole(self.group_prefetch, "group_prefetch=", 1, GROUP_PREFETCH_MAX)
+        if self.group_prefetch > 1 and self.group_order == "relaxed":
+            raise ConfigurationError(
+                f"queue {self.name!r}: group_prefetch={self.group_prefetch} is for group_order='strict'; jobs of a "
+                "relaxed group need not wait for one another."
+            )
         if self.group_limit != 1 and self.group_order == "strict":
             raise ConfigurationError(
                 f"queue {self.name!r}: group_limit={self.group_limit} contradicts group_order='strict', which runs one "
@@ -132,6 +140,7 @@ class QueueOptions:
             rate=optional_rate(self.rate),
             group_rate=optional_rate(self.group_rate, "group_rate="),
             aging=_aging(self.aging),
+            group_prefetch=self.group_prefetch,
         )
 
 

@@ -19,6 +19,7 @@ from ..context import UNKNOWN_TASK_DELAY_SECONDS, Resources
 from ..errors import ConfigurationError
 from ..hooks import Chain, Hooks
 from ..options import WorkerOptions
+from .keeper.chains import prefetches
 from .keeper.declare import Declared, declared_by
 from .keeper.keeper import Keeper, Summary
 from .keeper.reports import Reports
@@ -166,7 +167,9 @@ class EmbeddedWorker:
     # ------------------------------------------------------------------ internals
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
-        return InProcessRunners(runner, self._app._hub, signals, self._task_names)
+        runners = InProcessRunners(runner, self._app._hub, signals, self._task_names)
+        runners.group_prefetch = prefetches(self._app._queue_rules())
+        return runners
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options

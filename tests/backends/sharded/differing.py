@@ -20,7 +20,7 @@ LIMITS = "a limit is divided: a shard that has no job for its part leaves it unu
 RATES = "a rate is divided: each shard lets its own part start, from a bucket of its own"
 COUNTS = "how many jobs of a task are kept is divided, and counted in each shard"
 SWEEPS = "a claim sweeps the shards it visits, and one of no jobs visits none"
-SPREAD = "bytes and sweeps are divided: a shard that has no job for its part leaves it unused"
+SPREAD = "bytes, sweeps and chained leases are divided: a shard that has no job for its part leaves it unused"
 CHANCE = "which shard a sweep begins at is left to chance, and with it whether the case holds"
 TASKS = "what is said of a task is divided among its queues, and the case has it in two"
 
@@ -52,7 +52,10 @@ BY_QUEUE: Mapping[str, tuple[str, ...]] = {
 # Where every queue is three shards.
 IN_THREE: Mapping[str, tuple[str, ...]] = {
     SWEEPS: ("a_claim_recovers_no_more_than_it_is_told_to",),
-    SPREAD: ("claim_recovers_a_bounded_number_and_the_next_goes_on",),
+    SPREAD: (
+        "claim_recovers_a_bounded_number_and_the_next_goes_on",
+        "several_groups_share_what_may_be_chained",
+    ),
     CHANCE: ("one_pass_of_promote_is_bounded_over_all_it_does",),
     ORDER: (
         "a_pause_holds_at_once_however_big_the_backlog",

@@ -150,6 +150,8 @@ class Portion(NamedTuple):
     most: int
     by_task: Mapping[str, int]
     bytes_max: int
+    chain: int = 1  # consecutive jobs of a strict group that may be leased together
+    chained_max: int = 0  # of these, all but the first, over all groups
 
 
 NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
@@ -159,8 +161,11 @@ class QueueRoom:
     """How much a claim may still take from one queue, and which of its shards may have more."""
 
     def __init__(self, request: ClaimRequest, leases: Sequence[Lease], queue: str, shards: Sequence[str]) -> None:
-        late = sum(lease.queue == queue for lease in leases)
-        self._most = min(request.most - len(leases), request.most_by_queue.get(queue, request.most) - late)
+        first = [lease for lease in leases if not lease.chained]
+        late = sum(lease.queue == queue for lease in first)
+        self._most = min(request.most - len(first), request.most_by_queue.get(queue, request.most) - late)
+        self._chain = request.chain_by_queue.get(queue, 1)
+        self._chained = request.chained_max - (len(leases) - len(first)) if self._chain > 1 else 0
         taken = Counter(lease.task for lease in leases)
         self._by_task = {task: given - taken[task] for task, given in request.most_by_task.items()}
         self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
@@ -185,7 +190,8 @@ class QueueRoom:
             return {}
         given = shares(self._most, asked)
         each = max(1, self._bytes // len(given))
-        self._given = {shard: Portion(most, caps[shard], each) for shard, most in given.items()}
+        chained = max(0, self._chained // len(given))
+        self._given = {shard: Portion(most, caps[shard], each, self._chain, chained) for shard, most in given.items()}
         return self._given
 
     def heard(self, answers: Mapping[str, Sequence[Lease]]) -> None:
@@ -195,15 +201,17 @@ class QueueRoom:
         capped = [shard for shard in self._capped if shard not in self._given]
         for shard, leases in answers.items():
             given, taken = self._given[shard], Counter(lease.task for lease in leases)
-            self._most -= len(leases)
+            first = sum(not lease.chained for lease in leases)
+            self._most -= first
+            self._chained -= len(leases) - first
             sizes = [len(lease.args) for lease in leases]
             self._bytes -= sum(sizes)
             for task, cap in given.by_task.items():
                 self._by_task[task] -= taken[task]
-                if taken[task] < cap and len(leases) < given.most:
+                if taken[task] < cap and first < given.most:
                     self._without.add((shard, task))
             cut_short = bool(leases) and sum(sizes) + max(sizes) > given.bytes_max
-            if len(leases) >= given.most or (cut_short and max(sizes) <= self._bytes):
+            if first >= given.most or (cut_short and max(sizes) <= self._bytes):
                 more.append(shard)
             elif any(taken[task] >= cap and (shard, task) not in self._without for task, cap in given.by_task.items()):
                 capped.append(shard)
@@ -214,21 +222,29 @@ def within(
     request: ClaimRequest, leases: Sequence[Lease], by_task: Mapping[str, int]
 ) -> tuple[list[Lease], list[Release]]:
     """Split leases into those with room (slots in all, of their queue and their task, and bytes) and those to release.
-    The first one fits, whatever its size."""
+    The first one fits, whatever its size; none does behind one of its chain that does not."""
     kept: list[Lease] = []
     surplus: list[Release] = []
-    size, full = 0, False
+    size, full, most, chained = 0, False, request.most, request.chained_max
+    cut: set[tuple[str, str | None]] = set()  # groups whose chains end
     by_queue, by_task = dict(request.most_by_queue), dict(by_task)
     for lease in leases:
         room = min(by_queue.get(lease.queue, request.most), by_task.get(lease.task, request.most))
         full = full or (bool(kept) and size + len(lease.args) > request.bytes_max)
-        if len(kept) < request.most and room > 0 and not full:
-            kept.append(lease)
-            size += len(lease.args)
+        place = (lease.queue, lease.group)
+        left = (0 if place in cut else chained) if lease.chained else min(most, room)
+        if left <= 0 or full:
+            surplus.append(Release(id=lease.id, token=lease.token))
+            cut.add(place)
+            continue
+        kept.append(lease)
+        size += len(lease.args)
+        if lease.chained:
+            chained -= 1
+        else:
+            most -= 1
             by_queue[lease.queue] = by_queue.get(lease.queue, request.most) - 1
             by_task[lease.task] = by_task.get(lease.task, request.most) - 1
-        else:
-            surplus.append(Release(id=lease.id, token=lease.token))
     return kept, surplus
 
 

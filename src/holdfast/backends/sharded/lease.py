@@ -372,6 +372,7 @@ class Sent:
             most=min(-(-own.most // part), request.most),
             bytes_max=max(1, min(own.bytes_max // part, request.bytes_max)),
             sweep_max=min(own.sweep_max // part, request.sweep_max),
+            chained_max=min(own.chained_max // part, request.chained_max),
         )
 
     @property
@@ -428,6 +429,8 @@ class WorkerCalls:
             most_by_group=most_by_group,
             bytes_max=portion.bytes_max,
             sweep_max=0 if round else self.sweeps.get(shard, 0),
+            chain_by_queue={queue: portion.chain} if portion.chained_max else {},
+            chained_max=portion.chained_max,
         )
 
     @property
@@ -474,7 +477,7 @@ class WorkerCalls:
         """
         for sent in (*self.unheard.values(), *self.sent):
             if sent.answer is None and not sent.written_off and call_of(sent.request.call) <= seen_call:
-                sent.written_off, sent.request = True, replace(sent.request, most=0)
+                sent.written_off, sent.request = True, replace(sent.request, most=0, chained_max=0)
 
     def seen_at(self, shard: str, seen_call: int) -> int:
         """Return up to which number the worker knows a shard's leases, if it has the results up to `seen_call`.

@@ -22,6 +22,7 @@ from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import Ending, Settlement
 from ...options import WorkerOptions
 from ...records import CLAIM_BYTES_MAX, CLAIM_SWEEP_MAX, Answer, ClaimRequest, Exchanged, Held, Lease, Release
+from . import chains
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
@@ -42,6 +43,7 @@ AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait wil
 AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
 AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
 AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
+CHAINED_PER_SLOT_MAX = 16  # chained leases that a claim may bring for each job it may bring
 UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
 
@@ -140,7 +142,7 @@ class ExchangeLoop:
         if signals.sealed is not None and not self._seal_reported:
             self._report_seal(signals.sealed)
         self._take_in_ended()
-        if (signals.closing or signals.paused) and self._runners.queued():
+        if (signals.closing or signals.paused) and (self._runners.queued() or self._ledger.chains.behind):
             self._runners.give_back_queued()
             self._take_in_ended()
         most = self.free()
@@ -245,6 +247,8 @@ class ExchangeLoop:
             bytes_max=self._bytes_limit.value,
             sweep_max=self._sweep_limit.value,
         )
+        if most and self._runners.group_prefetch:
+            request = self._with_chains(request)
         self.left_some = False
         try:
             answer, request = await self._until_answered(settlements, releases, request)
@@ -269,12 +273,21 @@ class ExchangeLoop:
         renewal.seen_call = request.call
         if most:
             self.left_some = self._runners.left_some(isolated, answer.leases)
-            full = len(answer.leases) >= request.most
+            full = sum(not lease.chained for lease in answer.leases) >= request.most
             self._signals.claim_due = full or self.left_some or _cut_short(answer.leases, request)
             self._rotation.claimed(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
         await self._received(answer.leases)
         return bool(answer.leases)
+
+    def _with_chains(self, request: ClaimRequest) -> ClaimRequest:
+        """Ask for consecutive jobs of strict groups, where their queue allows it."""
+        runners = self._runners
+        longest = chains.lengths(
+            runners.group_prefetch, runners.run_seconds, request.most_by_queue, self._options.group_slots
+        )
+        room = min(runners.chained_room(), CHAINED_PER_SLOT_MAX * self._jobs_limit.value)
+        return replace(request, chain_by_queue=longest, chained_max=room) if longest else request
 
     def _note_opening(self, opens_in: float | None) -> None:
         """Claim again as soon as the rate or slow-down that limited this claim allows the next start."""
@@ -311,6 +324,7 @@ class ExchangeLoop:
                 most=min(request.most, self._jobs_limit.value),
                 bytes_max=min(request.bytes_max, self._bytes_limit.value),
                 sweep_max=min(request.sweep_max, self._sweep_limit.value),
+                chained_max=min(request.chained_max, CHAINED_PER_SLOT_MAX * self._jobs_limit.value),
             )
             if await self._abandoned_within(backoff(tries)):
                 self._take_back(settlements, releases)
@@ -444,26 +458,36 @@ class ExchangeLoop:
         self._take_in_ended()  # their slots are free, too
         now = self._room_now()
         free = {**self._ledger.free_by_task(), **self._unknown.caps}
+        if self._runners.group_prefetch:
+            leases, strays = chains.in_order(leases)
+            self._ledger.add(strays)
+            self._release(strays)
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
         if leases:
             self._signals.journal.leased(leases, self._renewal.worker.id, self._store.clock.steady())
         if not self._may_start():  # claimed, but may not start any more: release unused
-            self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
+            self._release(leases)
             return
         marked = [lease for lease in leases if lease.max_stalls == 0]
         if marked:
+            self._release([lease for lease in leases if lease.chained])
+            leases = [lease for lease in leases if not lease.chained]
             leases = [lease for lease in leases if lease.max_stalls != 0]
             if len(marked) + len(leases) > now:  # recorded as begun, they must not wait in a runner
                 self._ahead_from = self._store.clock.steady() + AHEAD_AFTER_MARKED_SECONDS
                 excess = [*leases[max(0, now - len(marked)) :], *marked[now:]]
-                self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in excess])
+                self._release(excess)
                 leases, marked = leases[: max(0, now - len(marked))], marked[:now]
             self._spawn(self._begin(marked))
         if leases:
             self._job_log.started(leases)
             self._runners.start(leases, now - len(marked))
+
+    def _release(self, leases: Iterable[Lease]) -> None:
+        """Give leases back whose jobs were not started."""
+        self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
 
     def _may_start(self) -> bool:
         return not (self._renewal.fenced or self._signals.closing)
@@ -474,9 +498,13 @@ class ExchangeLoop:
         unused and declare again."""
         fitting: list[Lease] = []
         excess: list[Ended] = []
-        declares = False
+        declares = dropped = False
         for lease in leases:
             left = free.get(lease.task)
+            if lease.chained and dropped:
+                excess.append(Release(id=lease.id, token=lease.token))  # it must not go before the one before it
+                continue
+            dropped = left is not None and left <= 0
             if left is None or left > 0:
                 fitting.append(lease)
                 if left is not None:

@@ -23,6 +23,7 @@ from ...lifecycle import Settlement
 from ...options import WorkerOptions
 from ...records import Command, Held, Lease, Release, Renewal, WorkerRecord
 from . import identity
+from .chains import Chains
 from .runners import Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient, backoff
 
@@ -325,6 +326,7 @@ class Ledger:
     ) -> None:
         self.leases: dict[str, Lease] = {}  # by token
         self.busy: dict[str, Lease] = {}  # by token; outlives `leases` if the handler of a lost lease has not stopped
+        self.chains = Chains()  # of those that are busy
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
@@ -341,7 +343,7 @@ class Ledger:
 
     def spare(self, queued: int) -> int:
         """Slots that are free, if `queued` of the jobs wait for one; below 0: more are taken than should be."""
-        return self._slots - len(self.busy) + queued
+        return self._slots - len(self.busy) + queued + self.chains.behind
 
     def free_by_queue(self) -> Mapping[str, int]:
         """Free slots of queues with their own cap."""
@@ -360,11 +362,13 @@ class Ledger:
     def add(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             self.leases[lease.token] = self.busy[lease.token] = lease
+        self.chains.add(leases)
 
     def ended(self, batch: Iterable[Ended]) -> None:
         """Handlers have stopped: free their slots and queue their outcomes for sending."""
         for end in batch:
             self.busy.pop(end.token, None)
+            self.chains.drop(end.token)
             lease = self.leases.get(end.token)
             if lease is None:
                 continue  # lost meanwhile: no outcome to send

@@ -31,6 +31,7 @@ from ...options import LogJobs
 from ...records import Lease, Recovered
 from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus
 from ...worker_status import draw
+from .chains import CHAINED_MAX
 from .meter import Meter
 
 if TYPE_CHECKING:
@@ -405,6 +406,7 @@ class Runners(ABC):
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.broken = False  # no job can be run any more
         self.limited = Limited()
+        self.group_prefetch: Mapping[str, int] = {}  # by queue, where it is above 1
 
     # ------------------------------------------------------------------ specific to each implementation
 
@@ -432,9 +434,18 @@ class Runners(ABC):
         """For how many seconds the runners have jobs to begin, by the latest run times."""
         return 0.0
 
+    def chained_room(self) -> int:
+        """How many chained jobs a claim may bring: all of them may have to go to one runner."""
+        return CHAINED_MAX
+
+    @property
+    def run_seconds(self) -> float | None:
+        """How long a job runs, by the latest ones; None: not known."""
+        return None
+
+    @abstractmethod
     def give_back_queued(self) -> None:
-        """Release the jobs that were claimed ahead and have not begun."""
-        return
+        """Release the jobs that were claimed ahead or are behind another one in a chain, and have not begun."""
 
     @abstractmethod
     def most_by_task(self) -> Mapping[str, int]:
@@ -446,7 +457,8 @@ class Runners(ABC):
 
     @abstractmethod
     def start(self, leases: Sequence[Lease], now: int) -> None:
-        """Start up to `now` jobs at once and the others as soon as slots are free."""
+        """Start up to `now` jobs at once and the others as soon as slots are free; chained ones, which follow directly
+        behind the one before them, when that has succeeded. Only the first of a chain counts."""
 
     @abstractmethod
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None: ...
@@ -634,6 +646,9 @@ class InProcessRunners(Runners):
 
     def start(self, leases: Sequence[Lease], now: int) -> None:
         self._call(self._runner.start, leases)
+
+    def give_back_queued(self) -> None:
+        self._call(self._runner.cut_chains)
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
         if leases:

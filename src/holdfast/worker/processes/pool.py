@@ -37,6 +37,7 @@ from ...options import TaskOptions
 from ...records import Lease, Release
 from ...retry import RetryPolicy
 from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
+from ..keeper.chains import prefetches
 from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals, limited_by, state_after_crash
 from . import guard, protocol
@@ -53,6 +54,7 @@ RETRY_DECISION_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if
 SHOWN_AFTER_SECONDS = 2.0  # show a job in the worker status if it has not begun for this long
 AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
 AHEAD_PATIENCE_SECONDS = 0.25  # take back a job claimed ahead that has not begun within this time
+LOST_GROUP_SECONDS = 0.25  # delay of a group's jobs while a lost attempt of one of them has not stopped
 ESTIMATE_JOBS = 50  # the expected run time is a mean over about this many jobs
 
 
@@ -111,6 +113,14 @@ class Pool(Runners):
     def queued(self) -> int:
         return sum(runner.queued for runner in self.spawner.shared)
 
+    def chained_room(self) -> int:
+        ready = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        return min((runner.chained_room for runner in ready), default=0)
+
+    @property
+    def run_seconds(self) -> float | None:
+        return self._run_seconds
+
     def ahead(self, now: int) -> int:
         runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
         shares = even_shares([runner.room for runner in runners], now)
@@ -137,7 +147,7 @@ class Pool(Runners):
 
     def give_back_queued(self) -> None:
         for runner in self.spawner.shared:
-            if runner.queued:
+            if runner.waiting:
                 self._end([Release(id=lease.id, token=lease.token) for lease in self.take_back(runner)])
 
     def check_queued(self, runner: RunnerProcess, now: float) -> None:
@@ -173,9 +183,17 @@ class Pool(Runners):
             self._spread(leases, now)
             return
         shared: list[Lease] = []
+        blocked = self._lost_groups()
         for lease in leases:
-            if lease.id in self._lost:  # must not overlap: that runner starts it once the old attempt has stopped
+            if lease.chained:  # goes where the one before it went, or back
+                if shared and shared[-1].group == lease.group and shared[-1].queue == lease.queue:
+                    shared.append(lease)
+                else:
+                    self._end([Release(id=lease.id, token=lease.token)])
+            elif lease.id in self._lost:  # must not overlap: that runner starts it once the old attempt has stopped
                 self._follow(self._lost[lease.id], lease)
+            elif (lease.queue, lease.group) in blocked:  # nor with a lost attempt of another job of its chain
+                self._end([Release(id=lease.id, token=lease.token, delay=LOST_GROUP_SECONDS)])
             elif lease.suspect or lease.task in self._isolated_tasks:
                 self._waiting.append(lease)
                 self._waits_since[lease.token] = self._clock.steady()
@@ -183,6 +201,11 @@ class Pool(Runners):
                 shared.append(lease)
         self._spread(shared, now)
         self.serve_waiting()
+
+    def _lost_groups(self) -> set[tuple[str, str | None]]:
+        """Groups in which a lost attempt of a chained job, or of one with jobs chained to it, is still running."""
+        jobs = [job for runner in {*self._lost.values()} for job in runner.jobs.values() if job.lease.id in self._lost]
+        return {(job.lease.queue, job.lease.group) for job in jobs if job.lease.chained}
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
         for lease in leases:
@@ -237,8 +260,8 @@ class Pool(Runners):
                 state=runner.stage.name.lower(),
                 alone=runner.dedicated,
                 slots=runner.slots,
-                running=len(runner.jobs) - runner.queued,
-                ahead=runner.queued,
+                running=len(runner.jobs) - runner.waiting,
+                ahead=runner.waiting,
                 done=runner.done,
                 memory_bytes=runner.memory // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES,
                 responds=not runner.blocked,
@@ -290,20 +313,22 @@ class Pool(Runners):
     def _spread(self, leases: Sequence[Lease], now: int) -> None:
         """Fill up to `now` free slots, evenly; what is left waits in the runners whose slots are all taken."""
         runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
-        shares = even_shares([runner.room for runner in runners], min(now, len(leases)))
-        left = len(leases) - sum(shares)
+        starts = [place for place, lease in enumerate(leases) if not lease.chained]  # of chains; most have one lease
+        shares = even_shares([runner.room for runner in runners], min(now, len(starts)))
+        left = len(starts) - sum(shares)
         if left:
             rooms = [self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True)]
             shares = [sum(pair) for pair in zip(shares, even_shares(rooms, left), strict=True)]
-        start = 0
+        starts.append(len(leases))
+        dealt = 0
         for runner, share in zip(runners, shares, strict=True):
             if share > 0:
-                batch = leases[start : start + share]
+                batch = leases[starts[dealt] : starts[dealt + share]]
                 runner.give(batch)
                 self.monitor.expect(runner, batch)
-                start += share
-        if start < len(leases):  # a runner exited after they were claimed
-            self._end([Release(id=lease.id, token=lease.token) for lease in leases[start:]])
+                dealt += share
+        if dealt < len(starts) - 1:  # a runner exited after they were claimed
+            self._end([Release(id=lease.id, token=lease.token) for lease in leases[starts[dealt] :]])
 
     def serve_waiting(self) -> None:
         """Send waiting jobs to their dedicated runners, and start missing runners."""
@@ -343,10 +368,12 @@ class Pool(Runners):
         return lease.id in self._lost
 
     def reroute(self, leases: Sequence[Lease]) -> None:
-        """Re-dispatch reclaimed jobs to a runner with room; release the rest."""
+        """Re-dispatch reclaimed jobs to a runner with room; release the rest, and jobs that were chained to others."""
         now = sum(runner.room for runner in self.spawner.shared)
-        self._spread(leases[:now], now)
-        self._end([Release(id=lease.id, token=lease.token) for lease in leases[now:]])
+        single = [lease for lease in leases if not lease.chained]
+        self._spread(single[:now], now)
+        back = [*single[now:], *(lease for lease in leases if lease.chained)]
+        self._end([Release(id=lease.id, token=lease.token) for lease in back])
 
     def _holder(self, token: str) -> RunnerProcess | None:
         return next((runner for runner in self.spawner.runners.values() if token in runner.jobs), None)
@@ -373,6 +400,7 @@ class Pool(Runners):
             self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
             self.limited = limited_by(hello.declared)
+            self.group_prefetch = prefetches(hello.declared.queues)
             self._on_hello(hello)
         runner.send(protocol.Name(self.worker))
         self._request_retry_decisions()
@@ -601,6 +629,8 @@ def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now
             outcomes.ended.append((Gone if began else Release)(id=lease.id, token=lease.token))
         elif job.stop_reason is Stop.CANCELLED:
             outcomes.ended.append(Settlement(id=lease.id, token=lease.token, ending=Ending.CANCELLED))
+        elif began and runner.has_succeeded(job):
+            outcomes.ended.append(interrupted(lease))
         elif job.kill_outcome is not None:
             outcomes.failed_by_kill.append((lease, job.kill_outcome))
         elif began and runner.dedicated and (limit := _limit_hit(wait_status)):

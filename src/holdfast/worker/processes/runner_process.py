@@ -20,6 +20,7 @@ from ...clock import read_steady
 from ...context import Outcome, Stop
 from ...errors import ConfigurationError
 from ...records import Lease
+from ..keeper.chains import CHAINED_MAX, Chains
 from ..runner.output import OutputPipe
 from . import protocol
 from .protocol import BeginFlags, make_file
@@ -97,10 +98,14 @@ class RunnerProcess(asyncio.Protocol):
         self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
-        begin_flags = make_file(flags)
+        chained = 0 if dedicated else CHAINED_MAX
+        begin_flags = make_file(flags + chained)
         self.dump_fd = os.memfd_create("holdfast-stacks") if hasattr(os, "memfd_create") else make_file(1)
         self.begin_flags = BeginFlags(begin_flags)
         self._free_flags = list(range(flags))
+        self._chain_flags = list(range(flags, flags + chained))  # of chained jobs
+        self._chained_from = flags
+        self.chains = Chains()
         self.output = OutputPipe() if dedicated else None
         self.fds: tuple[int, ...] = (theirs.detach(), begin_flags, self.dump_fd)
         if self.output is not None:
@@ -134,12 +139,27 @@ class RunnerProcess(asyncio.Protocol):
         """How many jobs it could start now. Slots of reclaimed jobs become free once the runner has noticed."""
         if self.stage is not Stage.READY or self.blocked:
             return 0
-        return max(0, min(self.slots - len(self.jobs), len(self._free_flags) - SPARE_FLAGS))
+        return max(0, min(self.slots - self._units, len(self._free_flags) - SPARE_FLAGS))
+
+    @property
+    def _units(self) -> int:
+        """How many slots its jobs take or wait for: a chain takes one."""
+        return len(self.jobs) - self.chains.behind
 
     @property
     def queued(self) -> int:
         """How many of its jobs wait there for a slot: they were claimed ahead."""
-        return max(0, len(self.jobs) - self.slots)
+        return max(0, self._units - self.slots)
+
+    @property
+    def waiting(self) -> int:
+        """How many of its jobs wait there, for a slot or for the one before them in their chain."""
+        return self.queued + self.chains.behind
+
+    @property
+    def chained_room(self) -> int:
+        """How many chained jobs it could take."""
+        return len(self._chain_flags)
 
     def room_ahead(self, most: int) -> int:
         """How many more jobs may wait there, once its slots are taken, if at most `most` may."""
@@ -157,10 +177,11 @@ class RunnerProcess(asyncio.Protocol):
         flags: list[int] = []
         now = read_steady()
         for lease in leases:
-            flag = self._free_flags.pop()
+            flag = (self._chain_flags if lease.chained else self._free_flags).pop()
             self.begin_flags.clear(flag)
             self.jobs[lease.token] = Assignment(lease, flag, now)
             flags.append(flag)
+        self.chains.add(leases)
         self.send(protocol.Start(flags, list(leases)))
 
     def drop(self, token: str) -> Assignment | None:
@@ -169,11 +190,15 @@ class RunnerProcess(asyncio.Protocol):
         if job is None:
             flag = self.taken.pop(token, None)
             if flag is not None:
-                self._free_flags.append(flag)
+                self._free_flag(flag)
             return None
-        self._free_flags.append(job.flag)
+        self.chains.drop(token)
+        self._free_flag(job.flag)
         self.done += 1
         return job
+
+    def _free_flag(self, flag: int) -> None:
+        (self._free_flags if flag < self._chained_from else self._chain_flags).append(flag)
 
     def take_back(self, keep: Container[str] = ()) -> list[Lease]:
         """Take back every job that has not begun, except those with these ids."""
@@ -185,12 +210,19 @@ class RunnerProcess(asyncio.Protocol):
         if self.begun(job) or not self.begin_flags.take_back(job.flag):
             return False
         del self.jobs[job.lease.token]
+        self.chains.drop(job.lease.token)
         self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
         return True
 
     def unbegun(self, before: float) -> list[Lease]:
-        """Jobs sent before this time that have not begun."""
-        return [job.lease for job in self.jobs.values() if job.sent_at < before and not self.begun(job)]
+        """Jobs sent before this time that have not begun, and have none before them in a chain."""
+        late = [job for job in self.jobs.values() if job.sent_at < before and not self.begun(job)]
+        return [job.lease for job in late if not self.chains.is_behind(job.lease.token)]
+
+    def has_succeeded(self, job: Assignment) -> bool:
+        """Whether the next one in its chain has begun: then this one has succeeded, although its outcome is lost."""
+        behind = [self.jobs[token] for token in self.chains.after(job.lease.token) if token in self.jobs]
+        return any(self.begun(one) for one in behind)
 
     def begun(self, job: Assignment) -> float:
         """When a job began, on the steady clock; 0.0 if it has not."""

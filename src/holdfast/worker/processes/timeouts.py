@@ -114,7 +114,7 @@ class TimeoutMonitor:
         if runner.tag not in self._leaving:
             logs.runner_replaced(runner.pid, why)
             self._leave(runner)
-            if runner.queued:
+            if runner.waiting:
                 self._pool.reroute(self._pool.take_back(runner))
             self._pool.spawner.spawn(self._shut_down(runner))
 

@@ -47,7 +47,7 @@ from ...context import (
     traceback_of,
     undecodable,
 )
-from ...lifecycle import Settlement
+from ...lifecycle import Ending, Settlement
 from ...records import Lease, Release
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from ...task import Task
 
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
+CHAIN_SECONDS_MAX = 1.0  # give back jobs of a chain that have not begun within this time
+CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -88,6 +90,16 @@ class Run:
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
+
+
+class _Chain:
+    """The jobs of a group that follow one that was started, each when the one before has succeeded."""
+
+    __slots__ = ("rest", "timer")
+
+    def __init__(self) -> None:
+        self.rest: deque[Lease] = deque()
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class Runner:
@@ -128,12 +140,14 @@ class Runner:
         self._resources = Resources() if resources is None else resources
         self._slots = slots
         self._queue: deque[Lease] = deque()  # claimed ahead: they start when a slot is free
+        self._chains: dict[str, _Chain] = {}  # by the token of the job before the rest
         self._starting = False
         self._coroutines = 0  # how many of the runs are async handlers
         self._seconds = 0.0  # how long handlers ran that ended since the last hand-over
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
+        self._flushing: asyncio.TimerHandle | None = None  # hands over soon what ended in chains
         self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
         self._collecting = False
 
@@ -141,11 +155,53 @@ class Runner:
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now or, if all slots are taken, as soon as one is free."""
-        for lease in leases:
+        chained = any(lease.chained for lease in leases)
+        for lease in self._unchained(leases) if chained else leases:
             if len(self.runs) < self._slots or lease.id in self.runs or self._goes_to_threads(lease):
                 self._start_or_follow(lease)
             else:
                 self._queue.append(lease)
+
+    def _unchained(self, leases: Sequence[Lease]) -> list[Lease]:
+        """The first lease of each chain; the rest follows when the one before has succeeded, or goes back in time."""
+        first: list[Lease] = []
+        for lease in leases:
+            if lease.chained:
+                chain = self._chains.setdefault(first[-1].token, _Chain())
+                chain.rest.append(lease)
+            else:
+                first.append(lease)
+        for lease in first:
+            if lease.token in self._chains:
+                chain = self._chains[lease.token]
+                chain.timer = self.loop.call_later(CHAIN_SECONDS_MAX, self._cut, chain)
+        return first
+
+    def _continue_chain(self, before: Lease, *, succeeded: bool) -> bool:
+        """Let the next job of a chain start; False: the chain is over, and what is left of it was given back."""
+        chain = self._chains.pop(before.token)
+        if not (succeeded and chain.rest):
+            self._cut(chain)
+            return False
+        following = chain.rest.popleft()
+        if chain.rest:
+            self._chains[following.token] = chain
+        elif chain.timer is not None:
+            chain.timer.cancel()
+        self._queue.appendleft(following)  # not started here: handlers that end in their first step would recurse
+        return True
+
+    def _cut(self, chain: _Chain) -> None:
+        """Give back what has not begun of a chain."""
+        if chain.timer is not None:
+            chain.timer.cancel()
+        while chain.rest:
+            self._end_unstarted(chain.rest.popleft())
+
+    def cut_chains(self) -> None:
+        """Give back what has not begun of any chain."""
+        for chain in list(self._chains.values()):
+            self._cut(chain)
 
     def _start_or_follow(self, lease: Lease) -> None:
         running = self.runs.get(lease.id)
@@ -193,6 +249,8 @@ class Runner:
                 for lease in [lease for lease in self._queue if lease.token == token]:
                     self._queue.remove(lease)
                     self._end_unstarted(lease)
+                for chain in [one for one in self._chains.values() if any(x.token == token for x in one.rest)]:
+                    self._cut(chain)
                 continue
             if run.lease.token == token:
                 self._request_stop(run, reason)
@@ -202,6 +260,7 @@ class Runner:
 
     def stop_all(self, reason: Stop) -> None:
         """Tell every attempt to stop. Those that have not begun are given back."""
+        self.cut_chains()
         while self._queue:
             self._end_unstarted(self._queue.popleft())
         for call in self._pool.withdraw():
@@ -431,7 +490,11 @@ class Runner:
             if isinstance(end, Settlement):
                 end = replace(end, ran=ran)
         self._ended.append(end)
-        if not self._handing_over:
+        succeeded = isinstance(end, Settlement) and end.ending is Ending.SUCCEEDED
+        if self._chains and lease.token in self._chains and self._continue_chain(lease, succeeded=succeeded):
+            if self._flushing is None:  # the outcomes of a chain travel together
+                self._flushing = self.loop.call_later(CHAIN_HAND_OVER_SECONDS, self._flush)
+        elif not self._handing_over:
             self._hand_over_soon()
         if run.successor is not None:
             self._start(run.successor)
@@ -476,6 +539,8 @@ class Runner:
 
     def _end_with(self, ended: Ended) -> None:
         self._ended.append(ended)
+        if self._chains and ended.token in self._chains:
+            self._cut(self._chains.pop(ended.token))
         if not self._handing_over:
             self._hand_over_soon()
 
@@ -485,8 +550,12 @@ class Runner:
 
     def _flush(self) -> None:
         self._handing_over = False
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
         ended, self._ended = self._ended, []
-        self._hand_over(ended)
+        if ended:
+            self._hand_over(ended)
 
     # ------------------------------------------------------------------ telling an attempt to stop
 
