@@ -26,7 +26,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.connection import Connections, PreparedCall
+from holdfast.backends.postgres.connection import Connections, PreparedCall, Session
 from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
 
 START_SECONDS_MAX = 60.0
@@ -195,8 +195,7 @@ SESSIONS_TAKEN_MAX = 2  # by a backend that opens: one for the calls, one for th
 SESSIONS_LEFT_MAX = 12  # per schema and settings
 STORE_BYTES_MAX = 2**20  # dead rows and all; a larger one is made anew
 
-_Session = tuple["psycopg.AsyncConnection[Any]", set[str]]  # and the verbs it has served
-_left: dict[tuple[str, str], list[_Session]] = {}
+_left: dict[tuple[str, str], list[tuple[Session, set[str]]]] = {}  # and the verbs each has served
 _asked: dict[tuple[str, str], dict[str, PreparedCall]] = {}  # they know which of these sessions has them prepared
 
 

@@ -145,7 +145,7 @@ class PostgresBackend(Backend):
         watch, self._wakeups = self._wakeups, None
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
-        self._connections.abandon()
+        await self._connections.close()
         self._direct.close()
         self._is_set_up = False
 

@@ -14,12 +14,13 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
-from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection, IsolationLevel, pq
+from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection, IsolationLevel, pq, waiting
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
@@ -47,6 +48,8 @@ TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a c
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts
 PREPARE_AFTER = 5  # executions of one statement on one connection
+WAIT_SECONDS = 0.1  # psycopg looks up so often from waiting for the server
+OPENING_SECONDS = 2.0  # an attempt to connect that its caller gave up is waited for until it is this old
 FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # Our functions lock first and read afterwards, which needs a snapshot per statement, whatever the database's default.
 ISOLATION = "read committed"
@@ -214,6 +217,41 @@ async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
     return row != (connection.pgconn.backend_pid, ISOLATION)
 
 
+class Session(AsyncConnection[Any]):
+    """A connection that survives a caller who gives up.
+
+    A caller's timeout is much shorter than the server's. psycopg would not let it go before the statement is cancelled,
+    up to ten seconds later. Here it goes at once, and `rest` makes the session usable again: a new one costs the server
+    ten times as much as a call, since it compiles all functions once more.
+    """
+
+    _abandoned = False  # by the caller of the statement under way
+    _in_block = False  # of a transaction, whose end psycopg insists on making itself
+
+    async def wait(self, gen: Any, interval: float = WAIT_SECONDS, timeout: float | None = None) -> Any:
+        if self._abandoned:
+            self._in_block = True
+            return False
+        bound = {} if timeout is None else {"timeout": timeout}  # psycopg 3.2 does not know it
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, **bound)
+        except asyncio.CancelledError:
+            self._abandoned = self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            raise
+
+    async def rest(self) -> None:
+        """Cancel the statement under way and read its results. After a transaction of several, close the session."""
+        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            await self.cancel_safe(timeout=0)
+            with contextlib.suppress(psycopg.Error):  # usually that it was cancelled
+                await _answer(self.pgconn)
+        if self._in_block or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            self.pgconn.finish()
+            return
+        self._abandoned = False
+        await self.execute("SELECT")  # a cancellation that came too late must not hit the next caller
+
+
 _inherited: list[Any] = []  # kept forever in a forked child: never used, never closed
 
 
@@ -245,12 +283,14 @@ class Connections:
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
-        self._idle: list[AsyncConnection[Any]] = []  # all of one generation
+        self._idle: list[Session] = []  # all of one generation
         self._idle_generation = self.generation
+        self._opening: dict[asyncio.Task[Session], float] = {}  # nobody waits for these; when they began
+        self._resting: set[asyncio.Task[None]] = set()
         self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs it has run
         self._slots = asyncio.Semaphore(self.most)
 
-    async def connect(self) -> AsyncConnection[Any]:
+    async def connect(self) -> Session:
         """Open a connection in autocommit mode; the server, too, enforces a timeout on every statement."""
         await self.pace.turn()
         try:
@@ -261,7 +301,7 @@ class Connections:
         self.pace.succeeded()
         return connection
 
-    async def _connect(self) -> AsyncConnection[Any]:
+    async def _connect(self) -> Session:
         try:
             return await self._reach()
         except psycopg.OperationalError as error:
@@ -304,10 +344,10 @@ class Connections:
         ours = "".join(f"SET {name} = {value}; " for name, value in self._bounds.items())
         return f"{ours}SET search_path = {SEARCH_PATH}; SET default_transaction_isolation = '{ISOLATION}'"
 
-    async def _reach(self) -> AsyncConnection[Any]:
+    async def _reach(self) -> Session:
         conninfo, settings = self.settings()
         async with asyncio.timeout(2 * self.call_timeout):
-            connection = await AsyncConnection.connect(
+            connection = await Session.connect(
                 conninfo, autocommit=True, prepare_threshold=None if self._pooled else PREPARE_AFTER, **settings
             )
             try:
@@ -420,8 +460,11 @@ class Connections:
             if writes:
                 raise OutcomeUnknown(verb) from None
             raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
+        except asyncio.CancelledError:
+            self._let_rest(connection, generation)
+            raise
         except BaseException:
-            connection.pgconn.finish()  # cancelled mid-call: its state is unknown
+            connection.pgconn.finish()
             raise
         self._put(connection, generation)
         return answer
@@ -440,13 +483,15 @@ class Connections:
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            keep_inherited(self._idle)  # the parent's: a message on these sockets would end its sessions
+            keep_inherited(
+                (self._idle, self._opening, self._resting)
+            )  # the parent's: a message on these sockets would end its sessions
             self._begin(loop)
         elif loop is not self._loop:
             self.abandon()
             self._begin(loop)
 
-    async def _take(self, verb: str) -> tuple[AsyncConnection[Any], bool]:
+    async def _take(self, verb: str) -> tuple[Session, bool]:
         """A connection, and whether it is new. Prefers one that has run this verb before: the first call in a session
         compiles functions and plans."""
         if self._idle_generation != self.generation:
@@ -458,9 +503,55 @@ class Connections:
             if is_sound(connection):
                 return connection, False
             connection.pgconn.finish()
-        return await self.connect(), True
+        return await self._open(), True
 
-    def _put(self, connection: AsyncConnection[Any], generation: int) -> None:
+    async def _open(self) -> Session:
+        """Open a connection, or wait for one that an earlier caller gave up: else, on a server so busy that connecting
+        takes longer than callers wait, nobody would ever have one."""
+        loop, generation = asyncio.get_running_loop(), self.generation
+        young = [task for task, began in self._opening.items() if loop.time() - began < OPENING_SECONDS]
+        began = self._opening.pop(young[0]) if young else loop.time()
+        opening = young[0] if young else loop.create_task(self.connect())
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._opening[opening] = began
+            opening.add_done_callback(partial(self._opened, generation))
+            raise
+
+    def _opened(self, generation: int, opening: asyncio.Task[Session]) -> None:
+        if self._opening.pop(opening, None) is None or opening.cancelled() or opening.exception() is not None:
+            return  # somebody waits for it, or it failed: the next call tries again
+        self._put(opening.result(), generation)
+
+    def _let_rest(self, connection: Session, generation: int) -> None:
+        """The caller gave up a call on this connection: make it usable again, beside other calls."""
+        resting = asyncio.get_running_loop().create_task(self._rest(connection, generation))
+        self._resting.add(resting)
+        resting.add_done_callback(self._resting.discard)
+
+    async def _rest(self, connection: Session, generation: int) -> None:
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                await connection.rest()
+        except (psycopg.Error, TimeoutError):
+            connection.pgconn.finish()
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        self._put(connection, generation)
+
+    async def close(self) -> None:
+        """Close all connections; those under way, too, if they belong to this loop."""
+        if self._process == os.getpid() and self._loop is asyncio.get_running_loop():
+            pending = [*self._opening, *self._resting]
+            self._opening.clear()
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        self.abandon()
+
+    def _put(self, connection: Session, generation: int) -> None:
         outlived = generation != self.generation or len(self._idle) >= self.most
         if outlived or connection.closed or connection.pgconn.transaction_status:
             connection.pgconn.finish()
@@ -496,7 +587,6 @@ def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
 
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
-CANCEL_SECONDS = 1.0
 
 
 class PreparedCall:
@@ -520,15 +610,17 @@ class PreparedCall:
             await cursor.execute(self._statement, given, prepare=False, binary=not isinstance(cursor, PooledCursor))
             row: Any = await cursor.fetchone()
             return str(row[0]), (row[1] or b"") if len(row) > 1 else b""
+        if uses == PREPARE_AFTER:
+            await self._prepare(connection.pgconn)
+            self._uses[connection] = uses + 1  # not counted if PREPARE failed, so it is prepared again
+        return await self._execute(connection.pgconn, given)
+
+    async def _prepare(self, line: Any) -> None:
+        line.send_prepare(self._name, self._numbered)
         try:
-            if uses == PREPARE_AFTER:
-                connection.pgconn.send_prepare(self._name, self._numbered)
-                await _answer(connection.pgconn)
-                self._uses[connection] = uses + 1  # not counted if PREPARE failed, so it is prepared again
-            return await self._execute(connection.pgconn, given)
+            await _answer(line)
         except asyncio.CancelledError:
-            with contextlib.suppress(psycopg.Error):  # the caller is gone; cancel the statement if possible
-                await connection.cancel_safe(timeout=CANCEL_SECONDS)
+            line.finish()  # whether the name is taken is unknown
             raise
 
     async def _execute(self, line: Any, given: Mapping[str, Any]) -> tuple[str, bytes]:
