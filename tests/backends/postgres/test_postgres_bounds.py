@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.backends.postgres import read
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.records import ClaimRequest, NewJob, Revival, WorkerRecord
 
@@ -179,3 +180,31 @@ def test_an_older_store_is_brought_up_keeps_its_jobs_and_no_old_function(
         assert named == (1,)
 
     asyncio.run(run())
+
+
+def test_a_dump_is_read_in_pages_that_are_bounded_in_bytes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, number, pages = 100_000, 12, dict[str, list[int]]()
+    rows = read.rows
+
+    async def watched(cursor: read.Cursor, text: str, values: Any = None) -> list[tuple[Any, ...]]:
+        found = await rows(cursor, text, values)
+        if values is not None and "bytes_max" in values:
+            pages.setdefault(text, []).append(len(found))
+        return found
+
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        for n in range(number):
+            await backend.enqueue([NewJob(id=f"{n:02}", task="t", args=os.urandom(size))])
+            if n % 2:
+                await backend.bury(f"{n:02}", "x")
+        monkeypatch.setattr(read, "rows", watched)
+        monkeypatch.setattr(read, "DUMP_PAGE_BYTES_MAX", 2 * size)
+        dump = await backend.dump()
+        await backend.close()
+        assert [one["id"] for one in dump.tables["jobs"]] == [f"{n:02}" for n in range(number)]
+        assert [one["id"] for one in dump.tables["letters"]] == [f"{n:02}" for n in range(1, number, 2)]
+
+    asyncio.run(run())
+    assert sorted(pages.values()) == [[3, 3, 0], [3, 3, 3, 3, 0]]

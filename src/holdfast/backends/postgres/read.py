@@ -50,6 +50,8 @@ from .codec import (
     read_task,
 )
 
+DUMP_PAGE_BYTES_MAX = 4 << 20  # of arguments and values: the server turns them into text, 5 ms per MiB or more
+
 Cursor = AsyncCursor[Any]
 _STATES = frozenset(State)
 Statements = Mapping[str, str]
@@ -289,7 +291,7 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
         said = await rules(cursor, sql)
         tables: dict[str, list[dict[str, Any]]] = {
             "jobs": jobs,
-            "letters": [_plain(as_letter(r[0])) for r in await rows(cursor, f"{sql['read.letters']} ORDER BY logical")],
+            "letters": await _all_letters(cursor, sql),
             "workers": [
                 _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
                 for one in sorted(shown, key=lambda one: one.id)
@@ -310,9 +312,21 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
 async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
     """Page by page: each statement is subject to the call timeout, and the store may be large."""
     jobs: list[dict[str, Any]] = []
-    while page := await rows(cursor, sql["read.page"], {"after": jobs[-1]["seq"] if jobs else 0}):
+    while page := await rows(cursor, sql["read.page"], _after(jobs[-1]["seq"] if jobs else 0)):
         jobs += [_as_row(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
     return jobs
+
+
+async def _all_letters(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
+    letters: list[dict[str, Any]] = []
+    page: list[tuple[Any, ...]] = [(None, "")]
+    while page := await rows(cursor, sql["read.letters_page"], _after(page[-1][1])):
+        letters += [_plain(as_letter(record)) for record, _ in page]
+    return letters
+
+
+def _after(place: int | str) -> dict[str, Any]:
+    return {"after": place, "bytes_max": DUMP_PAGE_BYTES_MAX}
 
 
 def _as_row(job: JobRecord) -> dict[str, Any]:

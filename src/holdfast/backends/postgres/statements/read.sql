@@ -89,8 +89,22 @@ SELECT count(*) FROM (SELECT 1 FROM holdfast.ids LIMIT %(rows)s) n
 SELECT seq FROM holdfast.jobs WHERE <where> LIMIT %(most)s
 
 -- :: page
+-- A page of all jobs, bounded in rows and bytes; the job that exceeds the bytes is the last.
+WITH sized AS MATERIALIZED (
+    SELECT p.seq, sum(p.size) OVER (ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM (
+        SELECT seq, octet_length(args) + coalesce(octet_length(value), 0) AS size
+        FROM holdfast.jobs WHERE seq > %(after)s ORDER BY seq LIMIT 10000) p)
 SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN rank ELSE 0 END, least(lane, 3), claim_call,
-    prune_at FROM holdfast.jobs j WHERE seq > %(after)s ORDER BY seq LIMIT 10000
+    prune_at FROM sized s JOIN holdfast.jobs j ON j.seq = s.seq
+WHERE coalesce(s.before, 0) <= %(bytes_max)s ORDER BY j.seq
+
+-- :: letters_page
+WITH sized AS MATERIALIZED (
+    SELECT p.logical, sum(p.size) OVER (ORDER BY p.logical ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT logical, octet_length(args) AS size
+          FROM holdfast.letters WHERE logical > %(after)s ORDER BY logical LIMIT 10000) p)
+SELECT holdfast.letter_record(l)::text, l.logical FROM sized s JOIN holdfast.letters l ON l.logical = s.logical
+WHERE coalesce(s.before, 0) <= %(bytes_max)s ORDER BY l.logical
 
 -- :: letters
 SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
