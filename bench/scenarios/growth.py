@@ -3,9 +3,10 @@
 Straight on the backend, without a worker. Each size has a store of its own (on Redis a server), freshly filled, never
 analysed: N ready jobs of a task, N jobs in N / 10 groups, a group of N jobs, N due jobs in N / 10 groups. A call may
 touch equally many jobs at every size, so what grows is overhead. Rules are changed and changed back; what they leave to
-do is carried out between two measurements. On Redis two floors are measured on the same servers, in the same rounds:
-bare commands on jobs at random, and a script that calls no command. What grows there is the server's memory: data that
-no processor cache holds, and an allocator that gives Lua pieces from all over it.
+do is carried out between two measurements. Two floors are measured on the same stores, in the same rounds. With SQL:
+bare statements that read jobs at random, and that write them. On Redis: bare commands on jobs at random, and a script
+that calls no command. What grows there is the store's memory: pages and data that no cache holds, one level more of an
+index, and an allocator that gives Lua pieces from all over it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import psycopg
 import redis
 
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
+from holdfast.backends.sqlite.connection import connect
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, Override, Pause, QueueRule, Release, WorkerRecord
 
@@ -53,7 +56,16 @@ PLAIN_LUA = """
 local made = {}
 for i = 1, 300 do made[i] = { i, ARGV[1] .. i, function() return made end } end
 """
-FLOORS = {"bare commands on 20 jobs": BARE, "a script that calls no command": PLAIN_LUA}
+POSTGRES_READ = "SELECT * FROM holdfast.jobs WHERE seq = (SELECT seq FROM holdfast.ids WHERE id = %s)"
+POSTGRES_WRITE = "UPDATE holdfast.jobs SET due_at = due_at WHERE seq = (SELECT seq FROM holdfast.ids WHERE id = %s)"
+FLOORS = {  # by store: a script, or a statement for each of 20 jobs
+    "sqlite": {
+        "bare reads of 20 jobs": "SELECT * FROM holdfast_jobs WHERE id = ?",
+        "bare writes of 20 jobs": "UPDATE holdfast_jobs SET due_at = due_at WHERE id = ?",
+    },
+    "postgres": {"bare reads of 20 jobs": POSTGRES_READ, "bare writes of 20 jobs": POSTGRES_WRITE},
+    "redis": {"bare commands on 20 jobs": BARE, "a script that calls no command": PLAIN_LUA},
+}
 T = TypeVar("T")
 Group = Callable[[int], str]
 
@@ -224,19 +236,61 @@ class Sized:
                 return
         raise Failed(f"a changed rule is not carried out after {REARRANGE_PASSES_MAX:,} passes")
 
-    def measure_floor(self, url: str, script: str) -> dict[str, float]:
-        """What one run of a script costs that changes nothing, on the store's own keys."""
+    def measure_floor(self, store: str, url: str, text: str) -> dict[str, float]:
+        """What one run of a script or statement costs that changes nothing, on the store's own data."""
         times = self._times * FLOOR_TIMES
         chosen = [[_id(random.randrange(self._added)) for _ in range(FLOOR_JOBS)] for _ in range(times + 1)]
-        with redis.Redis.from_url(url) as client:
-            run = client.register_script(script)
-            keys = ["{bench}:jobs", "{bench}:seqs"]
-            run(keys=keys, args=chosen.pop())
+        with RUNS[store](url, text) as run:
+            run(chosen.pop())
             used, began = self._used(), time.perf_counter()
             for ids in chosen:
-                run(keys=keys, args=ids)
+                run(ids)
             took, used = time.perf_counter() - began, self._used() - used
         return {"cpu_us": used / times * 1e6, "call_ms": took / times * 1000}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The floors: each runs a text on some jobs, in one transaction, as our own calls do.
+
+
+Run = Callable[[Sequence[str]], None]
+
+
+@contextlib.contextmanager
+def _on_redis(url: str, text: str) -> Iterator[Run]:
+    with redis.Redis.from_url(url) as client:
+        script = client.register_script(text)
+        yield lambda ids: script(keys=["{bench}:jobs", "{bench}:seqs"], args=ids)
+
+
+@contextlib.contextmanager
+def _on_sqlite(url: str, text: str) -> Iterator[Run]:
+    def run(ids: Sequence[str]) -> None:
+        line.execute("BEGIN" if text.startswith("SELECT") else "BEGIN IMMEDIATE")
+        for one in ids:
+            line.execute(text, (one,)).fetchall()
+        line.execute("COMMIT")
+
+    with contextlib.closing(connect(url)) as line:
+        yield run
+
+
+@contextlib.contextmanager
+def _on_postgres(url: str, text: str) -> Iterator[Run]:
+    def run(ids: Sequence[str]) -> None:
+        with line.transaction():
+            for one in ids:
+                line.execute(text, (one,))
+
+    with psycopg.connect(url, autocommit=True) as line:
+        yield run
+
+
+RUNS: dict[str, Callable[[str, str], contextlib.AbstractContextManager[Run]]] = {
+    "redis": _on_redis,
+    "sqlite": _on_sqlite,
+    "postgres": _on_postgres,
+}
 
 
 Step = Callable[[Sized], Awaitable[None]]
@@ -279,10 +333,10 @@ def listed(stores: Mapping[int, T], measured: Callable[[T, Call], dict[str, floa
             yield Case(f"{name}, {size:,} jobs", "ours", partial(measured, store, call), call.family or name, baseline)
 
 
-def floors(stores: Mapping[int, Sized], urls: Mapping[int, str]) -> Iterator[Case]:
-    for name, script in FLOORS.items():
+def floors(kind: str, stores: Mapping[int, Sized], urls: Mapping[int, str]) -> Iterator[Case]:
+    for name, text in FLOORS[kind].items():
         for size, store in stores.items():
-            measure = partial(store.measure_floor, urls[size], script)
+            measure = partial(store.measure_floor, kind, urls[size], text)
             yield Case(f"{name}, {size:,} jobs", "floor", measure, name, size == min(stores))
 
 
@@ -300,7 +354,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
             loop.run(one.fill())
             stores[size], urls[size] = one, area.theirs
         found = list(listed(stores, lambda store, call: loop.run(store.measure(call))))
-        yield found + (list(floors(stores, urls)) if setting.store == "redis" else [])
+        yield found + list(floors(setting.store, stores, urls))
 
 
 SCENARIO = Scenario(
