@@ -137,7 +137,7 @@ class Soak:
         grouped = kind in ("strict", "pairs")
         options = {"group": f"g{random.randrange(GROUPS)}"} if grouped else {}
         padding = "x" * random.choice([0, 0, 0, 0, 100, 10_000, 400_000])
-        call = tasks[kind].using(**options).bind(number, padding)
+        call = tasks[kind].options(**options).bind(number, padding)
         while not self.over.is_set():
             try:
                 self.acknowledged.append(app.enqueue(call).id)
@@ -147,6 +147,7 @@ class Soak:
 
     def steer(self) -> None:
         """Change a rule and change it back."""
+        from holdfast import RESET
         from holdfast.errors import HoldfastError
         from tests.soak.jobs import app
 
@@ -156,7 +157,7 @@ class Soak:
             else:
                 app.queues.limit("pairs", random.randint(1, 10))
         time.sleep(random.uniform(0.5, 2.0))
-        for undo in (lambda: app.resume(task="thread"), lambda: app.queues.limit("pairs", None)):
+        for undo in (lambda: app.resume(task="thread"), lambda: app.queues.limit("pairs", RESET)):
             for _ in range(100):
                 with contextlib.suppress(HoldfastError):
                     undo()
@@ -224,7 +225,7 @@ class Soak:
         return left
 
     def _violations(self) -> list[str]:
-        """What the audit finds. It reads a store of a gigabyte at once: that may take longer than a worker's calls."""
+        """What the audit finds. Reading a gigabyte takes long on a machine with so much else to do."""
         from holdfast import Holdfast
 
         joint = "&" if "?" in self.store.url else "?"
@@ -265,8 +266,10 @@ def main() -> int:
     parser.add_argument("--store", choices=[*STORES, "all"], default="all")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--load", type=int, default=20, metavar="N", help="other programs that want the processor")
+    parser.add_argument("--niceness", type=int, default=0, help="of those programs, 0 to 19")
     given = parser.parse_args()
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.load)]
+    burner = ["nice", "-n", str(given.niceness), sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burner) for _ in range(given.load)]
     try:
         if given.store != "all":
             return soak(given.store, given.minutes)
@@ -274,9 +277,9 @@ def main() -> int:
         runs = [subprocess.Popen([*command, name], cwd=ROOT) for name in STORES]
         return max(run.wait() for run in runs)
     finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
+        for process in burners:
+            process.kill()
+            process.wait()
 
 
 if __name__ == "__main__":
