@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import Holdfast
+from holdfast.records import JobRecord
 from tests.chaos.flow_scene import Crew, all_succeeded, spans
 from tests.chaos.scene import until
 
@@ -16,9 +17,11 @@ COUNT, GROUP_COUNT, SECONDS = 40, 20, 2.0  # as flow_app.py declares them
 JOBS, GROUP_JOBS = 180, 90
 ROUNDING = 1e-5  # of times stored to the microsecond, and what a sum of floats is off
 QUEUES = ["rated", "loose", "rated_groups"]
+ROUNDS_MAX = 4  # a machine too busy to start as many as the rate allows gets more time; a place that is lost stays lost
 
 
 def fill(app: Holdfast) -> None:
+    """One round of jobs."""
     app.enqueue_many(app.named("plain", queue="rated").bind(label="queue", n=n) for n in range(JOBS))
     app.enqueue_many(app.named("rated_task", queue="loose").bind(label="task", n=n) for n in range(JOBS))
     for group in ("a", "b"):
@@ -34,7 +37,31 @@ def too_close(starts: Sequence[float], count: int) -> list[float]:
 
 def fullest(starts: Sequence[float]) -> int:
     """How many started in the fullest window."""
-    return max(sum(begin <= start < begin + SECONDS for start in starts) for begin in starts)
+    return max((sum(begin <= start < begin + SECONDS for start in starts) for begin in starts), default=0)
+
+
+def rated(jobs: Sequence[JobRecord]) -> dict[str, tuple[int, list[JobRecord]]]:
+    """How many may start in a window, and the jobs it is about."""
+    return {
+        "queue": (COUNT, [job for job in jobs if job.queue == "rated"]),
+        "task": (COUNT, [job for job in jobs if job.task == "rated_task"]),
+        "group a": (GROUP_COUNT, [job for job in jobs if job.group == "a"]),
+        "group b": (GROUP_COUNT, [job for job in jobs if job.group == "b"]),
+    }
+
+
+def starts_of(jobs: Sequence[JobRecord]) -> list[float]:
+    return [start for start, _, _ in spans(jobs)]
+
+
+def unused(jobs: Sequence[JobRecord], since: float) -> list[str]:
+    """Whose rate was not used to the full in any window, or in none that began after that moment."""
+    found: list[str] = []
+    for name, (count, made) in rated(jobs).items():
+        starts = starts_of(made)
+        after = [start for start in starts if start > since]
+        found += [f"{name}: {fullest(some)} of {count}" for some in (starts, after) if fullest(some) < 0.9 * count]
+    return found
 
 
 def test_no_window_sees_more_starts_than_the_rate_and_the_rate_is_used_to_the_full(crew: Crew) -> None:
@@ -45,20 +72,17 @@ def test_no_window_sees_more_starts_than_the_rate_and_the_rate_is_used_to_the_fu
         until(lambda: len(crew.lines("start", label="queue")) > JOBS // 4, what="a quarter has begun")
         killed_at = crew.asked(lambda backend: backend.clock())
         crew.kill(workers[0])
-        until(lambda: all_succeeded(app), what="all succeed")
+        for rounds in range(1, ROUNDS_MAX + 1):
+            until(lambda: all_succeeded(app), what="all succeed")
+            jobs = crew.jobs()
+            if not unused(jobs, killed_at) or rounds == ROUNDS_MAX:
+                break
+            fill(app)
         assert app.audit().violations == []
-    jobs = crew.jobs()
-    assert len(jobs) == 2 * JOBS + 2 * GROUP_JOBS
-    rated = {
-        "queue": (COUNT, [job for job in jobs if job.queue == "rated"]),
-        "task": (COUNT, [job for job in jobs if job.task == "rated_task"]),
-        "group a": (GROUP_COUNT, [job for job in jobs if job.group == "a"]),
-        "group b": (GROUP_COUNT, [job for job in jobs if job.group == "b"]),
-    }
-    for name, (count, made) in rated.items():
-        starts = [start for start, _, _ in spans(made)]
+    assert len(jobs) == rounds * 2 * (JOBS + GROUP_JOBS)
+    for name, (count, made) in rated(jobs).items():
+        starts = starts_of(made)
         assert len(starts) >= len(made), name
         assert too_close(starts, count) == [], name
-        assert fullest(starts) >= 0.9 * count, name
-        assert fullest([start for start in starts if start > killed_at]) >= 0.9 * count, f"{name}, after the kill"
+    assert unused(jobs, killed_at) == []
     assert crew.lines("crashed") == []

@@ -336,7 +336,7 @@ def test_a_replaced_runner_ends_although_a_thread_of_its_own_does_not(hostile: P
     with hostile.app() as app:
         family = hostile.start("--max-jobs", "1")
         pids = [app.named("leaves_a_thread").enqueue(kind=kind).result(timeout=90) for kind in ("own", "executor")]
-        until(lambda: not alive(*pids), 15, what="they are gone")
+        until(lambda: not alive(*pids), what="they are gone")
         assert family.stop() == 0
 
 
@@ -349,7 +349,7 @@ def test_a_job_that_waits_for_a_process_gets_one_after_the_guard_died(hostile: P
         job = app.named("odd_alone").enqueue(does="")
         family.runners(2)
         os.kill(family.guard(), signal.SIGKILL)
-        job.result(timeout=15)
+        job.result(timeout=90)
         assert (job.refresh().attempts, job.stalls) == (1, 0)
 
 
@@ -438,7 +438,7 @@ def test_a_worker_without_standard_streams_works(hostile: ProcessScene) -> None:
 def test_an_app_that_cannot_be_had_is_told_in_a_sentence(stage: ProcessScene, code: str, says: str) -> None:
     stage.change_code("VERSION = 1", code)
     family = stage.start()
-    assert family.keeper.wait(20) == 7
+    assert family.keeper.wait(90) == 7
     assert says in family.text()
     assert "Traceback" not in family.text()
 
@@ -451,6 +451,6 @@ def test_a_slip_on_the_command_line_is_told_in_a_sentence(
     stage: ProcessScene, words: tuple[str, ...], says: str
 ) -> None:
     family = stage.start(*words)
-    assert family.keeper.wait(20) == 2
+    assert family.keeper.wait(90) == 2
     assert says in family.text()
     assert "Traceback" not in family.text()

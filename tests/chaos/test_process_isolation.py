@@ -111,7 +111,7 @@ def test_a_cancel_kills_an_isolated_job(stage: ProcessScene, name: str) -> None:
         stage.start()
         until(lambda: stage.lines("start"), what="it runs")
         app.cancel(job.id)
-        until(lambda: job.refresh().state is State.CANCELLED, 5, what="it is cancelled")
+        until(lambda: job.refresh().state is State.CANCELLED, what="it is cancelled")
         assert not alive(stage.lines("start")[0]["pid"])
 
 
@@ -121,7 +121,7 @@ def test_what_an_isolated_job_leaves_running_is_ended(stage: ProcessScene) -> No
         stage.start()
         job.result(timeout=90)
         (child,) = stage.lines("child")
-        until(lambda: not alive(child["child"]), 3, what="its child is gone")
+        until(lambda: not alive(child["child"]), what="its child is gone")
 
 
 def test_a_fork_bomb_is_cleared_away_whole(stage: ProcessScene) -> None:

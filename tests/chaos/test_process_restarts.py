@@ -80,7 +80,7 @@ def test_a_worker_whose_app_is_never_imported_ends_and_says_where_it_hangs(stage
     stage.change_code("VERSION = 1", "time.sleep(600)")
     family = stage.start("--start-timeout", "2s")
     (runner,) = family.runners()
-    assert family.keeper.wait(20) == 7
+    assert family.keeper.wait(90) == 7
     assert "was not ready within 2 s" in family.text()
     assert 'scene_app.py", line' in family.text()
     assert not alive(runner)

@@ -69,7 +69,7 @@ def test_sigterm_lets_running_jobs_end_and_gives_nothing_back(stage: ProcessScen
         late = app.named("quick").enqueue(n=1)
         time.sleep(4)  # longer than the lease: renewals go on
         stage.open_gate()
-        assert family.keeper.wait(20) == 0
+        assert family.keeper.wait(90) == 0
         assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2
         assert [job.attempts for job in jobs] == [1, 1]
         assert late.refresh().state is State.READY
@@ -97,7 +97,7 @@ def test_a_second_signal_hurries(stage: ProcessScene) -> None:
         family.keeper.send_signal(signal.SIGINT)
         until(lambda: "stopping" in family.text(), what="it says so")
         family.keeper.send_signal(signal.SIGINT)
-        assert family.keeper.wait(10) == 0
+        assert family.keeper.wait(45) == 0  # the grace is longer
         assert (job.refresh().state, job.attempts) == (State.READY, 0)
 
 
@@ -111,7 +111,7 @@ def test_signals_to_the_whole_group_still_stop_it_in_order(stage: ProcessScene) 
             send(pid, signal.SIGTERM)
         until(lambda: "stopping" in family.text(), what="it says so")
         stage.open_gate()
-        assert family.keeper.wait(20) == 0
+        assert family.keeper.wait(90) == 0
         assert (job.refresh().state, job.attempts) == (State.SUCCEEDED, 1)
 
 
@@ -123,15 +123,15 @@ def test_a_cancel_reaches_running_handlers(stage: ProcessScene) -> None:
         until(lambda: len(stage.lines("start")) == 2, what="both run")
         app.cancel(on_loop.id)
         app.cancel(in_thread.id)
-        until(lambda: on_loop.refresh().state is State.CANCELLED, 5, what="the coroutine is cancelled")
-        until(lambda: in_thread.refresh().state is State.CANCELLED, 5, what="the thread sees the flag")
+        until(lambda: on_loop.refresh().state is State.CANCELLED, what="the coroutine is cancelled")
+        until(lambda: in_thread.refresh().state is State.CANCELLED, what="the thread sees the flag")
         assert len(stage.lines("cancelled")) == 1
 
 
 def test_an_import_error_is_the_keepers_answer(stage: ProcessScene) -> None:
     (stage.folder / "scene_app.py").write_text("raise RuntimeError('broken')\n")
     family = stage.start()
-    assert family.keeper.wait(20) == 7
+    assert family.keeper.wait(90) == 7
     assert "RuntimeError: broken" in family.text()
 
 
@@ -148,7 +148,7 @@ def test_killing_the_keeper_ends_everything_it_had(stage: ProcessScene, runners:
         assert grandchildren <= everybody
         family.keeper.kill()
         family.keeper.wait()
-        until(lambda: not alive(*everybody), 3, what="everybody is dead")
+        until(lambda: not alive(*everybody), 20, what="everybody is dead")  # before the call that is stuck ends
 
 
 def test_stopping_leaves_no_grandchild_and_no_zombie(stage: ProcessScene) -> None:
@@ -178,7 +178,7 @@ def test_probes_follow_the_workers_life(stage: ProcessScene) -> None:
         until(lambda: probe(port, "readyz")[0] == 503, what="it is stopping, and so not ready")
         assert probe(port, "healthz")[0] == 200
         stage.open_gate()
-        assert family.keeper.wait(20) == 0
+        assert family.keeper.wait(90) == 0
         assert job.refresh().state is State.SUCCEEDED
 
 
@@ -273,5 +273,5 @@ def test_it_works_and_stops_as_pid_1(stage: ProcessScene) -> None:
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
         (keeper,) = children(family.keeper.pid)
         os.kill(keeper, signal.SIGTERM)
-        assert family.keeper.wait(20) == 0
+        assert family.keeper.wait(90) == 0
         assert "stopped: 1 succeeded" in family.text()

@@ -60,7 +60,7 @@ def test_a_killed_runner_and_then_a_killed_worker_lose_and_overlap_nothing(stage
         runner = stage.lines("start")[1]["pid"]
         family.keeper.kill()
         family.keeper.wait()
-        until(lambda: not alive(runner), 3, what="its runner is dead")
+        until(lambda: not alive(runner), what="its runner is dead")
         stage.start("--lease", "3s")
         until(lambda: len(stage.lines("start")) == 3, what="another worker has it")
         stage.open_gate()
@@ -79,7 +79,7 @@ def test_a_store_that_is_stopped_ends_handlers_before_their_lease_does(tmp_path:
             mortal.end(signal.SIGQUIT)
             until(lambda: "could not renew its leases in time" in family.text(), what="the fence falls")
             runner = stage.lines("start")[0]["pid"]
-            until(lambda: not alive(runner), 5, what="the runner is dead")
+            until(lambda: not alive(runner), what="the runner is dead")
             mortal.start()
             until(lambda: len(stage.lines("start")) == 2, what="the worker goes on")
             stage.open_gate()
