@@ -53,7 +53,7 @@ def _kind(error: BaseException) -> str:
 
 
 def worker_started(worker: str, queues: Sequence[str], slots: int) -> None:
-    logger.info("worker %s started: queues %s, %d slots", worker, ", ".join(queues), slots)
+    logger.info("worker %s started: queues %s, %d slot%s", worker, ", ".join(queues), slots, "" if slots == 1 else "s")
 
 
 def worker_commanded(worker: str, ask: str, by: str, result: str) -> None:
@@ -220,9 +220,8 @@ def slow_down_failed(queue: str, seconds: float, error: BaseException) -> None:
 
 
 def entry_ticked(name: str, jobs: int, skipped: bool) -> None:
-    logger.debug(
-        "cron entry %s: %s", name, "skipped, its last job is still live" if skipped else f"enqueued {jobs} jobs"
-    )
+    made = f"enqueued {jobs} job{'' if jobs == 1 else 's'}"
+    logger.debug("cron entry %s: %s", name, "skipped, its last job is still live" if skipped else made)
 
 
 def entry_unreadable(error: BaseException) -> None:

@@ -25,6 +25,9 @@ def test_everything_moves_and_the_old_store_says_where(shell: Shell, target: str
     assert "carrying jobs" in result.stderr
     assert [job["id"] for job in shell.json("jobs", "--url", target)["jobs"]] == ["j2", "j1"]
     assert shell("audit", "--url", target).stdout.startswith("all holds")
+    assert "have moved to sqlite:///" in shell("stats").stdout
+    assert shell.json("stats")["sealed"] == {"stage": "moved", "other": target}
+    assert shell.json("stats", "--url", target)["sealed"] is None
     refused = ["enqueue send to=ann", "cancel j2", "run-now j2", "pause -q mail", "prune"]
     for line in refused:
         assert "new.db" in shell(*line.split(), code=1).stderr

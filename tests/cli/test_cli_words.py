@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 from tests.cli.shells import Shell
 
+from holdfast import Holdfast, Job, State
 from holdfast.cli.main import cli
 from holdfast.cli.output import id_endings
+from holdfast.cli.parse import tries
 from holdfast.worker_status import draw
 
 
@@ -43,6 +48,30 @@ def test_ids_are_shortened_to_what_tells_them_apart_where_the_terminal_is_narrow
     assert all(job in shell("jobs").stdout for job in ids)
 
 
+def test_a_task_that_only_jobs_name_is_known(shell: Shell) -> None:
+    shell.job("big.ok")
+    assert "Did you mean big.ok?" in shell("jobs", "task:ok").stderr
+
+
+def test_the_running_attempt_counts_among_the_tries() -> None:
+    app = Holdfast("memory://")
+    job = app.task(name="look")(lambda: None).enqueue()
+    with app:
+        app.work(drain=True)
+        assert tries(job) == 0 and tries(job.refresh()) == 1
+    running = replace(job._record, state=State.RUNNING)
+    assert tries(Job(app, running)) == 2
+
+
+def test_bench_takes_an_empty_store_and_leaves_it_empty(shell: Shell, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bench.db'}"
+    figures = shell.json("bench", "--url", url, "--jobs", "100")["figures"]
+    assert figures["sqlite"]["jobs_per_second"] > 0
+    assert sum(shell.json("stats", "--url", url)["jobs"].values()) == 0
+    shell.job()
+    assert "needs a store of its own" in shell.error("bench", "--url", shell.url, code=2)["message"]
+
+
 def test_only_generated_ids_are_shortened() -> None:
     one, two = "01a1e973-40c2-702f-af48-7bb54732f7ba", "01a1e973-40c2-702f-af48-7bb64732f7ba"
     assert id_endings([one, two, "welcome-ann"]) == {one: "54732f7ba", two: "64732f7ba", "welcome-ann": "welcome-ann"}
@@ -52,7 +81,10 @@ def test_what_may_have_been_meant(shell: Shell) -> None:
     shell.worker("w1", draw([], tasks=["shop.send"]))
     shell.job(queue="mail")
     assert "Did you mean dead?" in shell.error("jobs", "deda", code=2)["message"]
-    assert "no live worker has a task 'send'. Did you mean shop.send?" in shell("jobs", "task:send", "dead").stderr
+    assert "no live worker has a task 'sned'" in (said := shell("jobs", "task:sned", "dead").stderr)
+    assert "Did you mean send?" in said
+    assert "Did you mean shop.send?" in shell("pause", "--task", "shop.sedn").stderr
+    assert "no live worker" not in shell("pause", "--task", "shop.send").stderr
     assert "there is no queue 'mial'. Did you mean mail?" in shell("pause", "--queue", "mial").stderr
     assert "there is no queue 'mali'. Did you mean" in shell("queues", "limit", "mali", "5").stderr
     assert "there is no queue" not in shell("queues", "limit", "mail", "5").stderr

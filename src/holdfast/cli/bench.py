@@ -1,7 +1,8 @@
-"""`holdfast bench`: measure this machine: enqueue, end to end, latency, on SQLite (FULL) and in memory.
+"""`holdfast bench`: measure this machine: enqueue, end to end, latency, on SQLite (FULL) and in memory, or on a URL.
 
-A command; bench/run also starts it beside the peers. Uses only the public API, safe defaults, and a store of its own
-in a temporary folder. Figures from a shared machine vary: compare ratios within one run, not numbers across runs.
+A command; bench/run also starts it beside the peers. Uses only the public API, safe defaults, and a store of its own,
+in a temporary folder or an empty one that was named. Figures from a shared machine vary: compare ratios within one
+run, not numbers across runs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import click
 
+from .exits import CommandFailed, Exit
 from .output import Printer
 
 JOBS_DEFAULT = 20_000
@@ -101,21 +103,59 @@ ROWS = {
 @click.option("--jobs", default=JOBS_DEFAULT, show_default=True, type=click.IntRange(100), help="No-op jobs to run.")
 @click.option("--slots", default=200, show_default=True, type=click.IntRange(1), help="Jobs at once.")
 @click.option("--store", type=click.Choice(["sqlite", "memory", "both"]), default="both", show_default=True)
+@click.option("--url", "-u", metavar="URL", help="Measure this store instead, which must be empty.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def bench(jobs: int, slots: int, store: str, as_json: bool) -> None:
-    """Measure this machine with the safe defaults: enqueue, end to end, latency."""
+def bench(jobs: int, slots: int, store: str, url: str | None, as_json: bool) -> None:
+    """Measure this machine with the safe defaults: enqueue, end to end, latency.
+
+    With --url, a store of yours: PostgreSQL with a schema of its own (?schema=bench), Redis with a prefix of its own
+    (?prefix=bench). It must hold no jobs, and holds none afterwards.
+    """
     printer = Printer(as_json=as_json)
+    figures: dict[str, dict[str, float]] = {}
+    if url is None:
+        figures = _measure_here(store, jobs, slots, printer)
+    else:
+        scheme = _empty_store(url)
+        figures[scheme] = measure(url, jobs, slots, partial(_announce, printer, scheme))
+        _empty_again(url)
+    if as_json:
+        printer.document({"jobs": jobs, "slots": slots, "figures": figures})
+        return
+    rows = [[title, *(f"{figures[name][key]:,.1f}" for name in figures)] for title, key in ROWS.items()]
+    printer.table(["measure", *figures], rows, empty="Nothing was measured.")
+
+
+def _empty_store(url: str) -> str:
+    """The URL's scheme; refuses a store with jobs, which would be run, counted and deleted."""
+    from ..app import Holdfast
+
+    with Holdfast(url) as app:
+        if any(number for states in app.counts().values() for number in states.values()):
+            raise CommandFailed(
+                Exit.USAGE,
+                f"{app.safe_url} holds jobs, and a measurement needs a store of its own.",
+                "Add ?schema=bench (PostgreSQL) or ?prefix=bench (Redis) to the URL, or name another file.",
+            )
+    return url.partition(":")[0]
+
+
+def _empty_again(url: str) -> None:
+    from ..app import Holdfast
+
+    with Holdfast(url) as app:
+        app.queues.obliterate("default")
+
+
+def _measure_here(store: str, jobs: int, slots: int, printer: Printer) -> dict[str, dict[str, float]]:
+    """SQLite in a temporary folder, memory, or both."""
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         urls = {"sqlite": f"sqlite:///{Path(folder) / 'bench.db'}", "memory": "memory://"}
         for name, url in urls.items():
             if store in (name, "both"):
                 figures[name] = measure(url, jobs, slots, partial(_announce, printer, name))
-    if as_json:
-        printer.document({"jobs": jobs, "slots": slots, "figures": figures})
-        return
-    rows = [[title, *(f"{figures[name][key]:,.1f}" for name in figures)] for title, key in ROWS.items()]
-    printer.table(["measure", *figures], rows, empty="Nothing was measured.")
+    return figures
 
 
 def _announce(printer: Printer, store: str, step: str) -> None:

@@ -19,6 +19,7 @@ from ..inspection.pace import judge_pace, look_at_pace
 from ..inspection.store_health import judge_store, look_at_store
 from .app_import import import_modules
 from .exits import CommandFailed, Exit
+from .parse import counted
 from .session import Session, session_options
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def doctor(session: Session) -> int:
     address = _attempt("store", lambda: _address(session), findings)
     app = None if code is None else _app_facts(session, code)
     if app is not None:
-        findings.append(fine("app", f"{app.name} is imported, with {len(app.tasks)} tasks.", tasks=sorted(app.tasks)))
+        number = counted(len(app.tasks), "tasks")
+        findings.append(fine("app", f"{app.name} is imported, with {number}.", tasks=sorted(app.tasks)))
     exit = Exit.DONE
     if address is not None:
         exit = _look_at_store(session, address, app, findings)

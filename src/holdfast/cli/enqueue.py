@@ -45,10 +45,16 @@ def _one_of(words: Any) -> click.Choice[str]:
 @click.option("--key-until", type=_one_of(KeyUntil), help="How long the job keeps the key.")
 @click.option("--window", type=Duration(), metavar="DURATION", help="Keep the key this long; throttle needs it.")
 @click.option(
-    "--calm", "pushed", type=Duration(), metavar="DURATION", help="debounce: due after this long without a call."
+    *("--debounce-wait", "--calm", "pushed"),
+    type=Duration(),
+    metavar="DURATION",
+    help="debounce: due after this long without a call.",
 )
 @click.option(
-    "--calm-max", "wait_max", type=Duration(), metavar="DURATION", help="debounce: postpone no longer than this."
+    *("--debounce-wait-max", "--calm-max", "wait_max"),
+    type=Duration(),
+    metavar="DURATION",
+    help="debounce: postpone no longer than this.",
 )
 @click.option("--expires", type=Duration(), metavar="DURATION", help="Expires if not started within this time.")
 @click.option("--on-expire", type=_one_of(OnExpire), help="What happens to it then.  [default: bury]")

@@ -14,7 +14,7 @@ from ..lifecycle import State
 from ..records import GroupRecord
 from .documents import group_document, job_document, rate_word
 from .exits import Exit
-from .parse import ago
+from .parse import ago, tries
 from .parse_limits import RESET, LimitWord, RateWord, limit_word, reset_or
 from .queues import check_queue, pause_note
 from .session import Session, session_options, without_ls
@@ -113,7 +113,7 @@ def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, r
     session.print.heading("its newest jobs")
     session.print.table(
         ("id", "state", "task", "tries", "created"),
-        [(job.id, job.state.value, job.task, str(job.attempts), ago(job.created_at, now)) for job in members],
+        [(job.id, job.state.value, job.task, str(tries(job)), ago(job.created_at, now)) for job in members],
         empty="no job of this group is known.",
     )
     return Exit.DONE

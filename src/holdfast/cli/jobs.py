@@ -18,16 +18,16 @@ from ..names import nearest
 from ..queries import make_query
 from ..queries.pages import GROUPINGS
 from ..records import SORTS
-from ..worker_status import read
 from .completion import complete_query
 from .documents import history_document, job_document, plain, queue_document
 from .exits import Exit
-from .parse import Duration, ago, iso
-from .session import Session, find_id, queue_hint, session_options, without_ls
+from .parse import Duration, ago, iso, tries
+from .session import Session, find_id, queue_hint, session_options, task_hint, without_ls
 
 if TYPE_CHECKING:
     from ..app import Holdfast
     from ..inspection import HistoryEntry
+    from ..records import Seal
 
 LETTERS_COUNTED_MAX = 100_000
 QUERY_HELP = (
@@ -40,7 +40,7 @@ COLUMNS: Mapping[str, Callable[[Job[Any], float], str]] = {
     "task": lambda job, now: job.task,
     "queue": lambda job, now: job.queue,
     "group": lambda job, now: job.group or "",
-    "tries": lambda job, now: str(job.attempts),
+    "tries": lambda job, now: str(tries(job)),
     "when": lambda job, now: ago(_moment(job), now),
     "note": lambda job, now: _note(job),
     "key": lambda job, now: job.key or "",
@@ -148,13 +148,7 @@ def _hint(app: Holdfast, text: str) -> str:
     task = query.task
     if task is None or "*" in task:
         return ""
-    views = [read(worker.portrait) for worker in app.workers() if not worker.expired]
-    known = {name for view in views if view is not None for name in view.tasks or ()}
-    if not known or task in known:
-        return ""
-    ends = sorted(name for name in known if name.endswith(f".{task}"))
-    near = f" Did you mean {' or '.join(ends[:3])}?" if ends else nearest(task, known)
-    return f"no live worker has a task {task!r}.{near}"
+    return task_hint(app, task)
 
 
 def _count(session: Session, app: Holdfast, text: str, group_by: str | None) -> int:
@@ -332,6 +326,7 @@ def stats(session: Session, by: str | None, since: float | None, watch: bool) ->
         letters = len(app.dead.list(limit=LETTERS_COUNTED_MAX))
         now = app.now().timestamp()
         target = app.safe_url
+        seal = app._do("stats", lambda backend: backend.sealed())
     totals = {state.value: sum(by_state[state] for by_state in counts.values()) for state in State}
     live = [worker for worker in workers if not worker.expired]
     oldest = min((queue.oldest_due_at for queue in found if queue.oldest_due_at is not None), default=None)
@@ -342,6 +337,7 @@ def stats(session: Session, by: str | None, since: float | None, watch: bool) ->
         "slots": sum(worker.slots for worker in live),
         "busy": sum(worker.running for worker in live),
         "oldest_ready_seconds": None if oldest is None else max(0.0, now - oldest),
+        "sealed": None if seal is None or not seal.closed else {"stage": seal.stage, "other": seal.other},
     }
     if session.as_json:
         session.print.document({"store": target, **summary, "queues": [queue_document(queue) for queue in found]})
@@ -352,6 +348,14 @@ def stats(session: Session, by: str | None, since: float | None, watch: bool) ->
             ("dead letters", str(letters)),
             ("workers", f"{len(live)} live, {summary['busy']} of {summary['slots']} slots busy"),
             ("oldest ready", None if oldest is None else ago(oldest, now)),
+            ("sealed", None if seal is None or not seal.closed else _sealed(seal)),
         ]
     )
     return Exit.DONE
+
+
+def _sealed(seal: Seal) -> str:
+    """Why the store takes no jobs."""
+    if seal.role == "target":
+        return f"its jobs are coming from {seal.other}" if seal.stage == "moving" else "a move into it was given up"
+    return f"its jobs {'have moved' if seal.stage == 'moved' else 'are moving'} to {seal.other}"

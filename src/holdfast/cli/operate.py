@@ -25,7 +25,7 @@ from .documents import pause_document
 from .exits import Exit
 from .jobs import QUERY_HELP
 from .parse import Duration, Moment, read_arguments
-from .session import Command, Session, find_id, queue_hint, session_options
+from .session import Command, Session, find_id, queue_hint, session_options, task_hint
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -235,7 +235,7 @@ def pause_it(session: Session, wanted: Pause) -> int:
     """Pause it, and report that."""
     with session.store() as app:
         session.announce(app)
-        hint = queue_hint(app, wanted.queue)
+        hint = queue_hint(app, wanted.queue) if wanted.task is None else task_hint(app, wanted.task)
         app.pause(queue=wanted.queue, group=wanted.group, task=wanted.task, reason=wanted.reason, by=wanted.by)
         if session.as_json:
             session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})

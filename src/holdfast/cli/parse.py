@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..clock import duration_seconds
+from ..lifecycle import State
 
 if TYPE_CHECKING:  # generic for type checkers, a plain class in older supported versions of click
+    from ..job import Job
+
     DurationType = click.ParamType[float]
     MomentType = click.ParamType[datetime]
     SizeType = click.ParamType[int]
@@ -173,6 +176,11 @@ def size(number: int) -> str:
 def counted(number: int, things: str) -> str:
     """1 job, 2 jobs."""
     return f"{number} {things.removesuffix('s') if number == 1 else things}"
+
+
+def tries(job: Job[Any]) -> int:
+    """The attempts so far, the running one among them: the store counts an attempt when it ends."""
+    return job.attempts + (job.state is State.RUNNING)
 
 
 def span(seconds: float) -> str:

@@ -18,6 +18,7 @@ from ..errors import JobNotFound
 from ..lifecycle import State
 from ..names import check_name, nearest
 from ..records import JobQuery
+from ..worker_status import read
 from .exits import CommandFailed, Exit
 from .output import Printer
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 SHOWN_CHOICES = 5  # for an ambiguous id
+TASKS_SEEN_JOBS = 200  # the newest, whose tasks are known
 
 
 class Session:
@@ -194,6 +196,18 @@ def queue_hint(app: Holdfast, queue: str | None, *, but: str | None = None) -> s
     if queue is None or queue in known:
         return ""
     return f"there is no queue {queue!r}.{nearest(queue, known)}"
+
+
+def task_hint(app: Holdfast, task: str) -> str:
+    """What to say about a task that no live worker has and no recent job is of; empty if it is known."""
+    views = [read(worker.portrait) for worker in app.workers() if not worker.expired]
+    known = {name for view in views if view is not None for name in view.tasks or ()}
+    known.update(job.task for job in app.jobs(limit=TASKS_SEEN_JOBS))
+    if not known or task in known:
+        return ""
+    ends = sorted(name for name in known if name.endswith(f".{task}"))
+    near = f" Did you mean {' or '.join(ends[:3])}?" if ends else nearest(task, known)
+    return f"no live worker has a task {task!r}, and none of the newest jobs is of it.{near}"
 
 
 def _only(given: str, found: list[str], what: str) -> str:

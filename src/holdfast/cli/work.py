@@ -20,7 +20,7 @@ from ..options import SLOTS_DEFAULT, LogJobs, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .log_output import FORMATS, LEVELS, logs_on_stderr
 from .output import Printer
-from .parse import Duration, Numbered, Prefetch, Size
+from .parse import Duration, Numbered, Prefetch, Size, counted
 
 if TYPE_CHECKING:
     from ..worker.embedded import Drained
@@ -217,9 +217,9 @@ def read_address(text: str | None) -> tuple[str, int] | None:
 def _announce(printer: Printer, hello: Hello, plan: Plan, served: dict[str, int | None] | None) -> None:
     known = {task.queue for task in hello.tasks}
     store = parse_url(hello.url).safe_url
-    size = f"{plan.runners} runner{'' if plan.runners == 1 else 's'}, {plan.slots} slots"
+    size = f"{counted(plan.runners, 'runners')}, {counted(plan.slots, 'slots')}"
     who = f"holdfast {__version__}: working for {plan.app} (pid {os.getpid()}, {size})"
-    printer.note(f"{who}, {len(hello.tasks)} tasks, store {store}")
+    printer.note(f"{who}, {counted(len(hello.tasks), 'tasks')}, store {store}")
     for queue in served or ():
         if queue not in known:
             printer.note(f"note: no task of this app names queue {queue!r}.{nearest(queue, known)}")

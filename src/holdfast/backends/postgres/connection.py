@@ -172,6 +172,7 @@ def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
         return ConfigurationError(f"the PostgreSQL URL is invalid: libpq does not accept this value of {name}.")
     return BackendUnavailable(
         f"PostgreSQL cannot be reached: {words if tellable(conninfo, words) else 'libpq refuses an option of the URL.'}"
+        f"{'' if words.endswith('.') else '.'} Check that it runs and that the URL is right."
     )
 
 

@@ -413,7 +413,9 @@ class Nodes:
         self._asked_at = float("-inf")
         if isinstance(failure, ConfigurationError):  # permanent, such as a wrong password
             raise failure
-        raise BackendUnavailable("no node of the cluster answers. Try again.") from failure
+        raise BackendUnavailable(
+            "no node of the cluster answers. Check that they run and that the URL is right, then try again."
+        ) from failure
 
     def _learn(self, reply: Iterable[Any], host: str) -> None:
         owners: list[Address | None] = [None] * SLOTS

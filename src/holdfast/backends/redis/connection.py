@@ -437,7 +437,9 @@ class Connections:
             raise BackendUnavailable("Redis did not accept the connection in time. Try again.") from None
         except (RedisError, OSError) as error:
             let_go(connection)
-            raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
+            raise BackendUnavailable(
+                f"Redis cannot be reached: {words_of(error)}. Check that it runs and that the URL is right."
+            ) from error
         except BaseException:
             let_go(connection)
             raise
