@@ -243,6 +243,20 @@ def test_some_processes_take_rows_and_some_do_not() -> None:
     assert [1 <= processes - fillers(processes) < processes for processes in range(2, 9)] == [True] * 7
 
 
+WALK = (REPOSITORY / "docs/internals/walk-of-a-job.md").read_text()
+
+
+def test_everything_that_the_index_of_words_names_exists() -> None:
+    """An engineer who searches for the field's word finds the file and the name there."""
+    rows = WALK.split("## Where to look first")[1].split("## ")[0]
+    named = re.findall(r"`([\w/]+\.(?:py|sql|lua))(?:#(\w+))?`", rows)
+    assert len(named) > 30
+    for file, name in named:
+        texts = [path.read_text() for path in ROOT.rglob(file)]
+        assert texts, file
+        assert not name or any(f"def {name}(" in text for text in texts), f"{file}#{name}"
+
+
 PLACES = (REPOSITORY / "docs/internals/rules-and-places.md").read_text()
 FOLDERS = [ROOT, *(ROOT / "backends" / store for store in ("sqlite", "postgres", "redis")), ROOT]
 
