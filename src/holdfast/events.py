@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from . import logs
 from .errors import ConfigurationError
 from .lazy import import_lazily
-from .lifecycle import Failure
+from .lifecycle import Ending, Failure, Settlement
 from .records import EVENT_BYTES_MAX
 from .rollups import KeptEvent
 
@@ -315,6 +315,24 @@ def about(lease: Lease, worker: str) -> dict[str, Any]:
         "attempt": lease.attempt,
         "worker": worker,
     }
+
+
+def of_settlement(lease: Lease, settlement: Settlement, worker: str) -> list[Event]:
+    """The events of an outcome, other than a stall, that the store accepted from this worker."""
+    facts, error, ending = about(lease, worker), settlement.failure, settlement.ending
+    seen: list[Event] = []
+    if settlement.failed:
+        failures, again = lease.failures + 1, ending is Ending.RETRY
+        seen.append(Failed(**facts, failures=failures, error=error, will_retry=again))
+        if again:
+            seen.append(Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
+    if ending is Ending.SUCCEEDED:
+        seen.append(Succeeded(**facts))
+    elif ending is Ending.BURIED:
+        seen.append(Dead(**facts, reason=settlement.reason or "", error=error))
+    elif ending is Ending.CANCELLED:
+        seen.append(Cancelled(**facts))
+    return seen
 
 
 class Hub:

@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import logs
+from . import events, logs
 from .backends.contract import Backend
 from .clock import Clock
 from .codec import encode_result
@@ -40,7 +40,7 @@ from .options import TaskOptions, WorkerOptions
 from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from .store_thread import forbid_running_loop
 from .worker.keeper.identity import new_worker
-from .worker.keeper.runners import Journal, settled_events
+from .worker.keeper.runners import Journal
 from .worker.keeper.store_client import StoreClient, backoff
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Pull:
             raise LeaseLost(job.id)
         if isinstance(end, Settlement):
             self._journal.settled([job._lease], end.ending, ended_at)
-            self._journal.seen(*settled_events(job._lease, end, self._worker.id))
+            self._journal.seen(*events.of_settlement(job._lease, end, self._worker.id))
         if cancelled:
             raise JobCancelled(job.id)
 

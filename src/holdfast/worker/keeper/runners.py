@@ -559,7 +559,7 @@ class Runners(ABC):
         """The events of a settlement that the store accepted."""
         if settlement.ending is Ending.STALLED:
             return self._crashed(lease, settlement)
-        return settled_events(lease, settlement, self.worker)
+        return events.of_settlement(lease, settlement, self.worker)
 
     def _crashed(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
         """Events of a process death; the worker has logged it when it happened."""
@@ -576,24 +576,6 @@ class Runners(ABC):
             reason = settlement.failure.reason if settlement.failure is not None else "crash"
             seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
         return seen
-
-
-def settled_events(lease: Lease, settlement: Settlement, worker: str) -> list[events.Event]:
-    """The events of an outcome, other than a stall, that the store accepted from this worker."""
-    facts, error, ending = events.about(lease, worker), settlement.failure, settlement.ending
-    seen: list[events.Event] = []
-    if settlement.failed:
-        failures, again = lease.failures + 1, ending is Ending.RETRY
-        seen.append(events.Failed(**facts, failures=failures, error=error, will_retry=again))
-        if again:
-            seen.append(events.Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
-    if ending is Ending.SUCCEEDED:
-        seen.append(events.Succeeded(**facts))
-    elif ending is Ending.BURIED:
-        seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
-    elif ending is Ending.CANCELLED:
-        seen.append(events.Cancelled(**facts))
-    return seen
 
 
 def state_after_crash(lease: Lease, *, alone: bool) -> str:
