@@ -78,12 +78,24 @@ def test_code_whose_import_hangs_leaves_the_old_runners_at_work_and_a_later_sigh
 
 def test_a_worker_whose_app_is_never_imported_ends_and_says_where_it_hangs(stage: ProcessScene) -> None:
     stage.change_code("VERSION = 1", "time.sleep(600)")
-    family = stage.start("--start-timeout", "2s")
+    family = stage.start("--start-timeout", "5s")
     (runner,) = family.runners()
     assert family.keeper.wait(90) == 7
-    assert "was not ready within 2 s" in family.text()
+    assert "was not ready within 5 s" in family.text()
     assert 'scene_app.py", line' in family.text()
     assert not alive(runner)
+
+
+def test_a_runner_that_is_too_slow_to_say_where_it_hangs_is_not_ended_by_the_question(
+    stage: ProcessScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its interpreter has not come to our code yet, which handles the keeper's signal."""
+    hang = 'import sys, time\nif "holdfast.cli.runner_main" in sys.orig_argv:\n    time.sleep(600)\n'
+    (stage.folder / "sitecustomize.py").write_text(hang)
+    monkeypatch.setenv("PYTHONPATH", str(stage.folder))
+    family = stage.start("--start-timeout", "1s")
+    assert family.keeper.wait(90) == 7
+    assert "was not ready within 1 s" in family.text()
 
 
 def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:

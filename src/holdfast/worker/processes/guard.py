@@ -40,6 +40,8 @@ FIRST_FD = 3  # a runner finds its file descriptors from here on
 KEEPER = "HOLDFAST_KEEPER"  # in the environment of all of a keeper's processes: finds survivors of a dead keeper
 MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and its descendants: tells whose orphan a process is
 
+DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2  # asks a runner for its stacks
+
 _PDEATHSIG, _SUBREAPER = 1, 36
 _ORPHANED = signal.SIGUSR2  # the kernel sends this when the keeper dies
 # A supervisor may send these to every process of the worker; only the keeper can shut down gracefully.
@@ -260,6 +262,7 @@ class Guard:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, _ORPHANED, *_IGNORED_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
+        signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # until the runner handles it: by default it would end a slow start
         high = []
         for offset, fd in enumerate(given):  # move them up first: a source may occupy another's target
             os.dup2(fd, _HIGH_FD + offset, inheritable=False)

@@ -28,9 +28,9 @@ from ..keeper.declare import declared_by
 from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
 from ..runner.attempt import Runner
 from . import protocol
+from .guard import DUMP_SIGNAL
 from .protocol import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits
-from .runner_process import DUMP_SIGNAL
 
 if TYPE_CHECKING:
     from ..embedded import HostApp

@@ -25,7 +25,6 @@ from ..runner.output import OutputPipe
 from . import protocol
 from .protocol import BeginFlags, make_file
 
-DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
 AGE_SPREAD = 0.8

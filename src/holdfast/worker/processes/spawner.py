@@ -18,7 +18,7 @@ from ...context import TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS, bounded
 from ..keeper.store_client import backoff
 from . import guard, protocol
 from .guard_client import GuardClient
-from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage, how_it_ended
+from .runner_process import RunnerProcess, Stage, how_it_ended
 
 EOF_WITHIN_SECONDS = 2.0  # after a runner's exit, to read its last frames
 DUMP_WITHIN_SECONDS = 0.5  # to write a stack dump
@@ -178,7 +178,7 @@ class RunnerSpawner:
     async def _end_start(self, runner: RunnerProcess) -> None:
         """It is not ready in time: log its stack, and kill it as a failed start."""
         if self.guard_client is not None and not self.guard_client.lost:
-            self.guard_client.signal(runner.tag, DUMP_SIGNAL)
+            self.guard_client.signal(runner.tag, guard.DUMP_SIGNAL)
             await asyncio.sleep(DUMP_WITHIN_SECONDS)
         if runner.stage is Stage.STARTING:
             seconds = self.plan.start_timeout

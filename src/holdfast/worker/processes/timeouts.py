@@ -21,9 +21,9 @@ from ...lifecycle import Failure
 from ...options import TaskOptions
 from ...records import Lease
 from ..keeper.shutdown import STOP_WITHIN_SECONDS
-from . import protocol
+from . import guard, protocol
 from .resource_limits import STACK_BYTES, memory_of, memory_of_family
-from .runner_process import DUMP_SIGNAL, Assignment, RunnerProcess, Stage
+from .runner_process import Assignment, RunnerProcess, Stage
 from .spawner import DUMP_WITHIN_SECONDS
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ class TimeoutMonitor:
             guard_client = self._pool.spawner.guard_client
             if guard_client is None or runner.stage is Stage.GONE:
                 return ""
-            guard_client.signal(runner.tag, DUMP_SIGNAL)
+            guard_client.signal(runner.tag, guard.DUMP_SIGNAL)
             text = ""
             deadline = self._clock.steady() + DUMP_WITHIN_SECONDS
             while self._clock.steady() < deadline:
