@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..servers.pgbouncer import PORT, Pooler
 from ..servers.postgres import shared_server
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +48,12 @@ def test_the_project_on_sqlite(tmp_path: Path) -> None:
 
 def test_the_project_on_postgresql() -> None:
     run_cases({"PROJECT_POSTGRES": str(shared_server().home)})
+
+
+def test_the_project_behind_pgbouncer() -> None:
+    """In transaction mode. Its sessions would keep Django from dropping its test database, so they do not rest long."""
+    pooler = Pooler(shared_server(), "server_idle_timeout = 1")
+    try:
+        run_cases({"PROJECT_POSTGRES": str(pooler.home), "PROJECT_PORT": str(PORT)})
+    finally:
+        pooler.remove()

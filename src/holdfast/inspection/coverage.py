@@ -169,7 +169,9 @@ def _own_queues(service: Service, app: AppFacts) -> Finding:
     if missing:
         step = f"Start a worker: `holdfast work {app.name}`."
         return note("tasks", f"queues of this app that no worker serves: {', '.join(missing)}.", step, **facts)
-    text = f"{len(app.tasks)} tasks in {len(named)} queues, all served." if named else "the app has no task."
+    size = f"{len(app.tasks)} task{'' if len(app.tasks) == 1 else 's'}"
+    where = f"{len(named)} queue{'' if len(named) == 1 else 's'}"
+    text = f"{size} in {where}, all served." if named else "the app has no task."
     return fine("tasks", text, **facts)
 
 

@@ -24,6 +24,7 @@ if "PROJECT_POSTGRES" in os.environ:
         "NAME": "postgres",
         "USER": "postgres",
         "HOST": os.environ["PROJECT_POSTGRES"],
+        "PORT": os.environ.get("PROJECT_PORT", ""),
         "CONN_MAX_AGE": 600,
         "TEST": {"NAME": f"test_project_{os.getpid()}"},
     }
