@@ -7,7 +7,7 @@ message here shows a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from .errors import ConfigurationError
 from .names import check_name, plain
 
+TAGS = "tags"  # the header that has a job's tags, separated by commas
 HEADERS_MAX = 32  # per job
 HEADERS_BYTES_MAX = 8192  # of one job's headers, names and values in UTF-8
 
@@ -49,6 +50,24 @@ def check_headers(value: object) -> dict[str, str]:
             "Pass larger data as an argument."
         )
     return headers
+
+
+def check_tags(value: object) -> str:
+    """Tags as users give them, as one header's text; empty for none."""
+    if value is None:
+        return ""
+    given = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    tags = [check_name(tag, "tag") for tag in given]
+    for tag in tags:
+        if "," in tag or any(map(str.isspace, tag)):
+            raise ConfigurationError(f"a tag has no commas and no spaces: {tag!r}. Give several as a list.")
+    return ",".join(dict.fromkeys(tags))
+
+
+def tags_of(stored: bytes | None) -> tuple[str, ...]:
+    """The tags among a job's stored options."""
+    text = headers_of(stored).get(TAGS, "")
+    return tuple(text.split(",")) if text else ()
 
 
 def headers_of(stored: bytes | None) -> dict[str, str]:

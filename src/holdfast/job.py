@@ -16,7 +16,7 @@ from . import records
 from .clock import moment
 from .codec import decode_plain
 from .errors import ArgumentsRejected
-from .headers import headers_of
+from .headers import headers_of, tags_of
 from .lifecycle import Failure, State
 from .options import Duration
 from .queries import continued
@@ -154,6 +154,11 @@ class Job(Generic[R]):
     def headers(self) -> dict[str, str]:
         """What travels with the job for code around it: request id, trace context, tenant."""
         return headers_of(self._record.options)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words given with `.options(tags=…)`; `tag:NAME` finds its jobs."""
+        return tags_of(self._record.options)
 
     @property
     def is_new(self) -> bool:

@@ -502,8 +502,8 @@ def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: s
 async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> list[DeadLetter]:
     if query == JobQuery():
         return [DeadLetter._of(letter) for letter in await backend.letters(wanted)]
-    if any(condition.field == "header" for condition in query.more):
-        raise QueryRejected("dead letters have no headers. Ask their jobs: app.jobs('dead header.NAME:VALUE').")
+    if any(condition.field in ("header", "tag") for condition in query.more):
+        raise QueryRejected("dead letters have no headers and tags. Ask their jobs: app.jobs('dead tag:NAME').")
     seen = replace(
         wanted,
         queue=wanted.queue if query.queue is None else query.queue,

@@ -31,7 +31,7 @@ from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
-from .headers import check_headers
+from .headers import TAGS, check_headers, check_tags
 from .job import BoundCall, Job
 from .lifecycle import State
 from .names import check_name, default_task_name, nearest, new_id, once_public, renamed
@@ -128,10 +128,11 @@ class UsingSettings(TypedDict, total=False):
     at: datetime | None
     connection: Any
     headers: Mapping[str, str] | None
+    tags: str | Iterable[str] | None
 
 
 _FAMILIES = frozenset({"unique", "retention"})
-_PLACED = frozenset({"id", "delay", "at", "connection", "headers"})
+_PLACED = frozenset({"id", "delay", "at", "connection", "headers", "tags"})
 _STORED = frozenset(UsingSettings.__annotations__) - _PLACED - _FAMILIES
 
 
@@ -169,6 +170,8 @@ class Placement:
         headers = self.headers
         if "headers" in given:
             headers = check_headers({**headers, **check_headers(given["headers"])})
+        if "tags" in given:
+            headers = check_headers({**headers, TAGS: check_tags(given["tags"])})
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
             delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,

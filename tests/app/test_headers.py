@@ -150,3 +150,16 @@ def test_operators_change_a_job_and_its_headers_stay(sqlite_app: Holdfast) -> No
     app.bury(job)
     app.dead.revive(job.id, args={"fail": False})
     assert app.retry(app.cancel(job)).headers == {"tenant": "acme"}
+
+
+def test_tags_travel_as_a_header_and_find_the_job(app: Holdfast) -> None:
+    work = with_task(app)
+    job = work.options(headers={"tenant": "acme"}, tags=["vip", "eu", "vip"]).enqueue()
+    plain = work.options(tags="new").options(tags=None).enqueue()
+    assert (job.tags, job.headers) == (("vip", "eu"), {"tenant": "acme", "tags": "vip,eu"})
+    assert plain.tags == ()
+    assert [one.id for one in app.jobs("tag:vip")] == [job.id]
+    assert app.count("tag:e* header.tenant:acme").total == 1
+    for wrong in (["two words"], ["a,b"], [""], 5, [5]):
+        with pytest.raises(ConfigurationError, match="tag"):
+            work.options(tags=wrong)

@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from tests.cli.shells import Shell
 
 from holdfast import Holdfast
-from holdfast.cli.top import SECTIONS, Scene, View, draw, look, split_keys, steer
+from holdfast.cli.operate import me
+from holdfast.cli.top import SECTIONS, Scene, View, draw, look, rows_of, split_keys, steer
 from holdfast.lifecycle import State
-from holdfast.records import QueueRecord
+from holdfast.records import QueueRecord, WorkerRecord
+from holdfast.worker_status import draw as draw_status
 
 WAIT_SECONDS = 60.0
 
@@ -96,6 +100,38 @@ def test_r_revives_and_a_capital_letter_asks_first(app: Holdfast) -> None:
     assert steer(app, scene, asking, "y").message.startswith("discarded fail ")
     assert second.id not in [letter.id for letter in app.dead.list()]
     assert steer(app, scene, asking, "y").message.startswith(f"no dead letter {second.id!r}")
+
+
+def test_changes_are_recorded_with_the_operator_s_name(app: Holdfast) -> None:
+    scene = look(app)
+    first = scene.failures[0]
+    steer(app, scene, View(section=SECTIONS.index("failures")), "r")
+    assert [(entry.kind, entry.by) for entry in app.history(first.id) if entry.by] == [("revive", me())]
+
+
+def test_a_worker_is_paused_resumed_and_stopped(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    def ask(what: str) -> Any:
+        def answer(id: str, by: str, timeout: float) -> str:
+            asked.append((what, id, by))
+            return f"{what}d"
+
+        return answer
+
+    for what in ("pause", "resume", "stop"):
+        monkeypatch.setattr(app, f"{what}_worker", ask(what))
+    worker = WorkerRecord(id="0123456789abcdef", host="vm", slots=2)
+    scene = Scene(url="", now=0.0, workers=[worker])
+    view = View(section=SECTIONS.index("workers"))
+    assert steer(app, scene, view, "p").message == "worker 89abcdef: paused."
+    paused = replace(scene, workers=[replace(worker, portrait=draw_status([], paused=True))])
+    assert rows_of(paused, "workers")[1][0][-1] == "paused"
+    assert steer(app, paused, view, "p").message == "worker 89abcdef: resumed."
+    asking = steer(app, scene, view, "S")
+    assert asking.message.startswith("stop worker 89abcdef?")
+    steer(app, scene, asking, "y")
+    assert asked == [(what, worker.id, me()) for what in ("pause", "resume", "stop")]
 
 
 def test_keys_that_arrive_together_are_told_apart() -> None:

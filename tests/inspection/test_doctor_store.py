@@ -128,3 +128,14 @@ def test_a_node_of_a_cluster_that_is_not_well_is_named() -> None:
         ("durability", "wrong", "node h"),
     ]
     assert [one.facts["node"] for one in found if one.verdict != "fine"] == ["h:2", "h:2", "h:3"]
+
+
+@pytest.mark.parametrize(
+    ("finished", "step"),
+    [(1200, "1,200 finished jobs are removed early"), (0, "No finished job is left to remove"), (None, "Above 90 %")],
+)
+def test_a_full_redis_says_what_opens_it_again(finished: int | None, step: str) -> None:
+    facts = replace(REDIS, settings={**REDIS.settings, "used_memory": "990"})
+    found = judge_store(replace(SOUND["redis"], facts=facts, finished=finished))
+    [memory] = [one for one in found if one.about == "memory"]
+    assert memory.next.startswith(step)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import explain
-from holdfast.inspection.pace import RECENT_SECONDS, Backlog, Pace, Usual, drained_in, judge_pace, look_at_pace
+from holdfast.inspection.pace import RECENT_SECONDS, Backlog, Pace, Usual, drained_in, judge_pace, look_at_pace, turn
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, JobRecord, NewJob, WorkerRecord
 from holdfast.rollups import Recording, Rollup, bucket_of
@@ -61,6 +61,7 @@ def test_slots_held_far_longer_than_usual_are_found(
     [
         (BACKLOG, {}, "mail in about 100 min"),
         (replace(BACKLOG, came=701), {"backlog": "note"}, "701 arrived and 700 ended"),
+        (replace(BACKLOG, came=1300), {"backlog": "note"}, "it grows by 60 a minute and doubles in about 100 min"),
         (replace(BACKLOG, came=10_000, capped=True), {"backlog": "note"}, "10,000+ arrived"),
         (replace(BACKLOG, came=701, oldest_seconds=RECENT_SECONDS / 3), {}, ""),
         (replace(BACKLOG, ended=0, came=0), {}, ""),
@@ -108,3 +109,24 @@ def test_a_look_finds_both_and_explain_says_how_long_is_usual() -> None:
         await backend.close()
 
     asyncio.run(run())
+
+
+def test_a_ready_job_says_who_holds_the_slots_and_when_its_turn_may_come() -> None:
+    async def run() -> None:
+        backend = MemoryBackend()
+        await _scene(backend)
+        told = await explain(backend, "new0")
+        assert told.summary == "It is ready; all 1 slots of the 1 worker serving it are busy."
+        held = "1 of 1 slots are held by handlers that run far longer than usual: send (1, the longest for 2 h; usually"
+        assert any(sentence.startswith(held) for sentence in told.reasons), told.reasons
+        assert any("Queue 'q' fills faster than it drains" in sentence for sentence in told.reasons)
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_backlog_says_when_it_is_done_with() -> None:
+    assert turn(BACKLOG).startswith(
+        "At its present pace queue 'mail' is empty in about 100 min: in the last 10 min 100"
+    )
+    assert turn(replace(BACKLOG, came=0, ended=0)) == ""

@@ -76,6 +76,9 @@ def test_states_combine() -> None:
         ("task:a 'open", 8, None),
         ("task:a \x07", 8, None),
         ("-colour:red", 2, None),
+        ("tga:vip", 1, "tag:"),
+        ("header:acme", 1, None),
+        ("tag.a:x", 1, "tag:"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_column(text: str, column: int, suggestion: str | None) -> None:

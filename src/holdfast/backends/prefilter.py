@@ -24,6 +24,7 @@ _SPANS = {
     "due": ("due_at", False, "state = 'scheduled' AND "),
     "finished": ("finished_at", True, ""),
 }
+_PRESENT = {"error": "errors", "tag": "options", "header": "options"}  # columns a job that matches has
 _SLACK = 0.001  # seconds: sums of times are rounded
 _PLAIN = re.compile(r"[A-Za-z0-9_@:. -]*")  # what no JSON encoder escapes
 _ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
@@ -86,7 +87,7 @@ class Prefilter:
             field in COLUMNS and (self._like_is_exact or all(len(wanted.parts) == 1 for wanted in condition.tests))
         )
         self.exact = self.exact and exact
-        known = exact or field in COLUMNS or field in SPANS or field == "error" or _is_plain(condition)
+        known = exact or field in COLUMNS or field in SPANS or field in _PRESENT or _is_plain(condition)
         if not known or (condition.negated and not exact):  # what lets through too much must not be negated
             return None
         tests = [self._test(field, bool(condition.path), wanted) for wanted in condition.tests]
@@ -115,7 +116,7 @@ class Prefilter:
             texts = [self._text, *(("id", *COLUMNS.values()) if field == "text" else ())]
             found = [self._alike.format(text, self._parameter(pattern)) for text in texts]
             return f"({' OR '.join(found + (['errors IS NOT NULL'] if field == 'text' else []))})"
-        return "errors IS NOT NULL"
+        return f"{_PRESENT[field]} IS NOT NULL"
 
 
 def _is_plain(condition: Condition) -> bool:

@@ -23,6 +23,7 @@ from ..errors import HoldfastError
 from ..lifecycle import State
 from ..names import visible
 from ..records import GroupRecord, QueueRecord, WorkerRecord
+from ..worker_status import read
 from .documents import group_document, job_document, letter_document, queue_document, worker_document
 from .exits import Exit
 from .operate import me
@@ -43,6 +44,7 @@ LETTERS_LOOKED_AT_MAX = 100
 RATE_SECONDS = 300.0  # attempts that ended are counted over this time
 ID_SHOWN = 8  # the end of an id: jobs of the same minute share its beginning
 SECTIONS = ("queues", "running", "failures", "groups", "workers")
+WORKER_SECONDS = 15.0  # a worker answers with its next renewal
 ROWS_MIN = 2  # of a section that is not selected
 HELP = "tab section, j/k row, space freeze, q quit"
 
@@ -171,7 +173,7 @@ def rows_of(scene: Scene, section: str) -> tuple[Row, list[Row]]:
                     f"{worker.running}/{worker.slots}",
                     ",".join(worker.queues),
                     ago(worker.renewed_at, now),
-                    "expired" if worker.expired else "",
+                    "expired" if worker.expired else "paused" if _is_paused(worker) else "",
                 )
                 for worker in scene.workers
             ]
@@ -281,6 +283,7 @@ CHANGES = {
     "groups": {"p": "pause or resume"},
     "running": {"C": "cancel"},
     "failures": {"r": "revive", "D": "discard"},
+    "workers": {"p": "pause or resume", "S": "stop"},
 }
 
 
@@ -325,11 +328,13 @@ def _things(scene: Scene, section: str) -> Sequence[Any]:
     }[section]
 
 
-def _called(thing: QueueRecord | GroupRecord | Job[Any] | DeadLetter) -> str:
+def _called(thing: QueueRecord | GroupRecord | WorkerRecord | Job[Any] | DeadLetter) -> str:
     if isinstance(thing, QueueRecord):
         return f"queue {thing.name}"
     if isinstance(thing, GroupRecord):
         return f"group {thing.name} of queue {thing.queue}"
+    if isinstance(thing, WorkerRecord):
+        return f"worker {thing.id[-ID_SHOWN:]}"
     return f"{thing.task} {thing.id[-ID_SHOWN:]}"
 
 
@@ -346,17 +351,32 @@ def _change(app: Holdfast, thing: Any, section: str, key: str) -> str:
                     return f"paused {name}."
                 app.resume(queue=queue, group=group)
                 return f"resumed {name}."
+            case "workers", _:
+                return f"{name}: {_ask(app, thing, key)}."
             case "running", _:
-                app.cancel(thing.id)
+                app.cancel(thing.id, by=me())
                 return f"asked {name} to stop."
             case _, "r":
-                app.dead.revive(thing.id)
+                app.dead.revive(thing.id, by=me())
                 return f"revived {name}."
             case _:
-                app.dead.discard(thing.id)
+                app.dead.discard(thing.id, by=me())
                 return f"discarded {name}."
     except HoldfastError as error:
         return str(error)
+
+
+def _ask(app: Holdfast, worker: WorkerRecord, key: str) -> str:
+    """Ask one worker; it answers with its next renewal."""
+    if key == "S":
+        return app.stop_worker(worker.id, by=me(), timeout=WORKER_SECONDS)
+    ask = app.resume_worker if _is_paused(worker) else app.pause_worker
+    return ask(worker.id, by=me(), timeout=WORKER_SECONDS)
+
+
+def _is_paused(worker: WorkerRecord) -> bool:
+    status = read(worker.portrait)
+    return status is not None and status.paused
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -370,7 +390,7 @@ def _change(app: Holdfast, thing: Any, section: str, key: str) -> str:
 def top(session: Session, every: float, once: bool) -> int:
     """Watch the store live: queues, the longest running jobs, failures, groups, workers.
 
-    Keys pause and resume (p), revive (r), cancel (C) and discard (D) what is selected; capital letters ask first.
+    Keys pause and resume (p), revive (r), cancel (C), discard (D) and stop (S) what is selected; capitals ask first.
     """
     with session.store() as app:
         if session.as_json:

@@ -37,13 +37,14 @@ class Scene(Struct, frozen=True, kw_only=True):
     task: TaskRecord | None
     pauses: list[Pause]
     workers: list[WorkerRecord]
+    quiet_seconds: float = 0.0  # after a failover the store hands nothing out for this long
 
 
 def gates(scene: Scene) -> list[Gate]:
     """All conditions of a job that has not started; none for any other."""
     if scene.job.state not in UNSTARTED:
         return []
-    return [_due(scene), _open(scene), *_served(scene), *_turn(scene), _limits(scene)]
+    return [_due(scene), *_quiet(scene), _open(scene), *_served(scene), *_turn(scene), _limits(scene)]
 
 
 def _due(scene: Scene) -> Gate:
@@ -51,6 +52,13 @@ def _due(scene: Scene) -> Gate:
     if due is None or due.timestamp() <= scene.now:
         return Gate(name="It is due", at=None if due is None else due.timestamp())
     return Gate(name="It is not due yet", at=due.timestamp(), open=False)
+
+
+def _quiet(scene: Scene) -> list[Gate]:
+    if not scene.quiet_seconds:
+        return []
+    text = f"after a failover or restart it waits for leases it may have forgotten, {scene.quiet_seconds:.0f} s"
+    return [Gate(name="The store hands nothing out", text=text, open=False)]
 
 
 def _open(scene: Scene) -> Gate:

@@ -35,6 +35,8 @@ FIELDS = (
     ("id:", "the beginning or end of an id"),
     ("error:", "part of an error's class or text"),
     ("args.", "an argument: args.user.id:42"),
+    ("tag:", "a word given with .options(tags=…)"),
+    ("header.", "a header: header.tenant:acme"),
     ("age:", "since it was enqueued: age:>1h"),
     ("running:", "how long it has run: running:>10m"),
     ("wait:", "how long it has been due"),

@@ -101,6 +101,7 @@ async def gates_of(visit: Visit, job: Job[Any]) -> list[Gate]:
         task=next((one for one in await reads.tasks() if one.rule.name == job.task), None),
         pauses=await reads.pauses(),
         workers=await reads.workers(),
+        quiet_seconds=await reads.quiet_seconds(),
     )
     return gates(scene)
 

@@ -248,6 +248,11 @@ class Reads:
         except HoldfastError as error:
             return Health(findings=[wrong("store", str(error))])
 
+    async def quiet_seconds(self) -> float:
+        """How long the store hands nothing out, as the latest checks saw it; 0 if it does."""
+        store = (await self.health()).store
+        return 0.0 if store is None else store.facts.quiet_seconds
+
     async def usual(self) -> dict[str, Usual]:
         """How long attempts of each task took in the last day."""
 

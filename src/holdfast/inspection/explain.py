@@ -20,8 +20,9 @@ from ..names import nearest
 from ..rates import UNLIMITED, Rate, bounded, opens_at
 from ..records import Flow, GroupRecord, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import read
-from .pace import duration, usual_runs
+from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
+BACKLOG_TOLD_MIN = 20  # ready jobs of the queue: with fewer, when its turn comes is no question
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
 
@@ -176,10 +177,14 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     )
     if slots and busy >= slots:
         summary = f"It is ready; all {slots} slots of the {_count(len(serving), 'worker')} serving it are busy."
+        reasons += [one.text for one in await look_at_slots(backend, scene.now, serving)]
     counts = (await backend.count(scene.job.queue)).get(scene.job.queue, {})
-    reasons.append(
-        f"{_count(counts.get(State.READY, 0), 'job')} of queue {scene.job.queue!r} ready, this one among them."
-    )
+    ready = counts.get(State.READY, 0)
+    reasons.append(f"{_count(ready, 'job')} of queue {scene.job.queue!r} ready, this one among them.")
+    if ready >= BACKLOG_TOLD_MIN:
+        waiting = ready + counts.get(State.WAITING, 0)
+        told = turn(await backlog(backend, scene.now, scene.job.queue, waiting, None))
+        reasons += [told] if told else []
     return _explanation(scene, summary, reasons, ["It runs when the claims reach it: priority first, then turn."])
 
 
@@ -236,7 +241,7 @@ def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
 async def _dead(backend: Backend, scene: _Scene) -> Explanation:
     job = scene.job
     letter = await backend.letter(job.id)
-    since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
+    since = f" at {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     told = {
         "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
         "memory": "its handler ran out of memory and no retry is left",
@@ -261,12 +266,12 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         steps.append(f"It runs again only if revived: `holdfast dead revive {job.id}`.")
     elif job.reason == "discarded":
         steps.append(f"`holdfast retry {job.id}` runs it again with fresh budgets.")
-    return _explanation(scene, f"It is dead{since}: {why}.", reasons, steps)
+    return _explanation(scene, f"It died{since}: {why}.", reasons, steps)
 
 
 def _ended(scene: _Scene) -> Explanation:
     job = scene.job
-    since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
+    since = f" at {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     dropped = f"It was dropped{since}: it was not claimed before it expired."
     cancelled = dropped if job.reason == "expired" else f"It was cancelled{since}."
     summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else cancelled

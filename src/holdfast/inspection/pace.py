@@ -99,24 +99,33 @@ async def _backlogs(reader: Reader, now: float) -> list[Backlog]:
     found: list[Backlog] = []
     for name in longest:
         number, oldest = waiting[name]
-        if number < BACKLOG_MIN:
-            continue
-        recent = parse_query(f"state:ready,waiting age:<{RECENT_SECONDS:g}s")
-        came = await reader.tally(JobQuery(states=recent.states, queue=name, more=recent.more))
-        ended = await reader.rollups(
-            RollupQuery(span="minute", since=now - RECENT_SECONDS, until=now + 60.0, queue=name)
-        )
-        found.append(
-            Backlog(
-                queue=name,
-                waiting=number,
-                oldest_seconds=0.0 if oldest is None else max(0.0, now - oldest),
-                came=came.total,
-                capped=not came.complete,
-                ended=_ends(ended),
-            )
-        )
+        if number >= BACKLOG_MIN:
+            found.append(await backlog(reader, now, name, number, oldest))
     return found
+
+
+async def backlog(reader: Reader, now: float, queue: str, waiting: int, oldest_due_at: float | None) -> Backlog:
+    """What came to a queue and ended there lately; how many jobs wait in it is known already."""
+    recent = parse_query(f"state:ready,waiting age:<{RECENT_SECONDS:g}s")
+    came = await reader.tally(JobQuery(states=recent.states, queue=queue, more=recent.more))
+    ended = await reader.rollups(RollupQuery(span="minute", since=now - RECENT_SECONDS, until=now + 60.0, queue=queue))
+    return Backlog(
+        queue=queue,
+        waiting=waiting,
+        oldest_seconds=0.0 if oldest_due_at is None else max(0.0, now - oldest_due_at),
+        came=came.total,
+        capped=not came.complete,
+        ended=_ends(ended),
+    )
+
+
+async def look_at_slots(reader: Reader, now: float, workers: Sequence[WorkerRecord]) -> list[Finding]:
+    """Whether handlers that run far longer than usual hold slots of these workers."""
+    names = {worker.id for worker in workers}
+    running = await reader.find(JobQuery(states=(State.RUNNING,), limit=RUNNING_LOOKED_AT_MAX))
+    theirs = [job for job in running if job.worker in names]
+    usual = await usual_runs(reader, now) if theirs else {}
+    return _long_runs(Pace(now=now, running=theirs, usual=usual, workers=workers))
 
 
 def _ends(found: Sequence[Rollup]) -> int:
@@ -164,7 +173,8 @@ def _growing(pace: Pace) -> list[Finding]:
     if growing:
         told = [
             f"{one.queue} ({one.waiting:,} wait, the oldest for {duration(one.oldest_seconds)}; in the last "
-            f"{duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} arrived and {one.ended:,} ended)"
+            f"{duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} arrived and {one.ended:,} ended: "
+            f"{grown(one)})"
             for one in growing[:NAMES_SHOWN]
         ]
         step = "Start more workers or give them more slots; `holdfast queues` shows limits and rates that hold it back."
@@ -192,6 +202,26 @@ def drained_in(one: Backlog) -> float | None:
     """Seconds until the queue is empty at the present pace; None if it does not shrink."""
     pace = (one.ended - one.came) / RECENT_SECONDS
     return one.waiting / pace if pace > 0 and not one.capped else None
+
+
+def grown(one: Backlog) -> str:
+    """How fast a backlog grows, and how long it takes to become twice as long."""
+    pace = (one.came - one.ended) / RECENT_SECONDS
+    least = "at least " if one.capped else ""
+    return f"it grows by {least}{pace * 60:.0f} a minute and doubles in about {duration(one.waiting / pace)}"
+
+
+def turn(one: Backlog) -> str:
+    """A sentence about when a backlog is done with, as far as that can be told."""
+    seen = (
+        f"in the last {duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} came and {one.ended:,} ended"
+    )
+    seconds = drained_in(one)
+    if seconds is not None:
+        return f"At its present pace queue {one.queue!r} is empty in about {duration(seconds)}: {seen}."
+    if one.came > one.ended:
+        return f"Queue {one.queue!r} fills faster than it drains: {seen}; {grown(one)}."
+    return ""
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ..backends import Address
 from ..backends.contract import Backend
 from ..backends.durability import StoreFacts, ask_store
+from ..lifecycle import State
 from ..records import Flaw, Seal
 from .audit import named
 from .machine import Finding, fine, note, wrong
@@ -42,6 +43,7 @@ class StoreLook(Struct, frozen=True, kw_only=True):
     difference_seconds: float = 0.0  # its clock minus this machine's
     seal: Seal | None = None
     flaws: tuple[Flaw, ...] | None = ()  # None: there was too much to search
+    finished: int | None = None  # jobs that can give way when the memory is full; None: not counted
 
 
 async def look_at_store(backend: Backend, address: Address) -> StoreLook:
@@ -49,15 +51,28 @@ async def look_at_store(backend: Backend, address: Address) -> StoreLook:
     before, began = time.time(), time.monotonic()
     clock = await backend.clock()
     took = time.monotonic() - began
+    facts = await ask_store(address)
     return StoreLook(
         url=address.safe_url,
         scheme=address.scheme,
-        facts=await ask_store(address),
+        facts=facts,
         answer_seconds=took,
         difference_seconds=clock - (before + took / 2),
         seal=await backend.sealed(),
         flaws=await _flaws(backend),
+        finished=await _finished(backend) if _share(facts.settings) > MEMORY_NOTE_SHARE else None,
     )
+
+
+def _share(settings: Mapping[str, str]) -> float:
+    """How much of a Redis server's memory is used; 0 if it has no bound."""
+    most = int(settings.get("maxmemory", 0))
+    return int(settings.get("used_memory", 0)) / most if most else 0.0
+
+
+async def _finished(backend: Backend) -> int:
+    counts = await backend.count()
+    return sum(one.get(state, 0) for one in counts.values() for state in (State.SUCCEEDED, State.CANCELLED))
 
 
 async def _flaws(backend: Backend) -> tuple[Flaw, ...] | None:
@@ -157,7 +172,7 @@ def _settings(look: StoreLook) -> list[Finding]:
     if look.scheme == "postgresql":
         return [_postgres(settings)]
     if look.scheme == "redis":
-        return [_redis(settings), *_redis_memory(settings)]
+        return [_redis(settings), *_redis_memory(settings, look.finished)]
     if look.scheme == "redis+cluster":
         return _nodes(look.facts.nodes)
     return [_sqlite(settings), _disk(look.facts.free_bytes)]
@@ -218,7 +233,7 @@ def _redis(settings: Mapping[str, str]) -> Finding:
     return fine("durability", f"append-only file, appendfsync {sync}: a power cut may lose {loss}.", **settings)
 
 
-def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
+def _redis_memory(settings: Mapping[str, str], finished: int | None = None) -> list[Finding]:
     policy = settings.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         text = f"maxmemory-policy is {policy}: the server may evict jobs when memory is full."
@@ -227,9 +242,20 @@ def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
     if not most:
         return [fine("memory", f"{used >> 20} MiB are used; there is no maxmemory.", used_bytes=used, most_bytes=None)]
     text = f"{used >> 20} of {most >> 20} MiB are used ({used / most:.0%}); when it is full, new jobs are refused."
-    facts = {"used_bytes": used, "most_bytes": most}
+    facts: dict[str, int] = {"used_bytes": used, "most_bytes": most}
     if used > MEMORY_NOTE_SHARE * most:
+        facts |= {} if finished is None else {"finished_jobs": finished}
         step = "Above 90 %, finished jobs are removed early. Give it more memory, or discard dead letters."
+        if finished:
+            step = (
+                f"{finished:,} finished jobs are removed early, each 10 s after its end, so it opens again by itself. "
+                "Give it more memory, or keep jobs for less time (retain=)."
+            )
+        elif finished == 0:
+            step = (
+                "No finished job is left to remove: it opens again when jobs run and end, when dead letters are "
+                "discarded (`holdfast dead discard`), or with more memory."
+            )
         return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
     return [fine("memory", text, **facts)]
 

@@ -30,7 +30,7 @@ else:
 
 QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 FIELDS = (
-    *("state", "queue", "task", "group", "key", "id", "worker", "reason", "error", "args", "header", "text"),
+    *("state", "queue", "task", "group", "key", "id", "worker", "reason", "error", "args", "header", "tag", "text"),
     *("age", "wait", "running", "due", "finished", "attempts", "failures", "stalls", "priority"),
 )
 _NAMES = ("queue", "task", "group", "key", "worker")  # fields of JobQuery for one exact name
@@ -193,6 +193,7 @@ _EXAMPLES = {
     "header": "acme",
     "args": '"text in it"',
     "id": "0a1b2c3d",
+    "tag": "vip",
 }
 
 

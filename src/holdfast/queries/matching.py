@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..headers import headers_of
+from ..headers import headers_of, tags_of
 from ..lifecycle import State
 from ..records import Condition, DeadLetter, JobQuery, JobRecord, Wanted
 from .pages import Grouping
@@ -25,7 +25,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
-_PAYLOAD = frozenset({"args", "header", "text"})
+_PAYLOAD = frozenset({"args", "header", "tag", "text"})  # conditions on what came with the job, of any size
 _FAILURES = frozenset({"error", "text"})
 
 # Seconds, for a job at a time; None: the condition does not apply to it.
@@ -133,6 +133,8 @@ def _test(condition: Condition, wanted: Wanted, job: JobRecord, now: float) -> b
         return text is not None and fits(wanted.parts, text)
     if field == "error":
         return bool(job.errors) and any(_contains(wanted.parts, text) for text in _latest(job))
+    if field == "tag":
+        return any(fits(wanted.parts, tag) for tag in tags_of(job.options))
     if field == "args" and condition.path:
         return any(_equals(wanted, value) for value in _values(_decoded(job.args), condition.path))
     if field == "header":

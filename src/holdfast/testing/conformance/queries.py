@@ -68,6 +68,14 @@ FOUND: dict[str, set[str]] = {
     "header.tenant:ACME": set(),
     '"ANN@example"': {"mail"},
     '"timed out"': {"dead"},
+    "tag:vip": {"mail"},
+    "tag:v*,eu": {"mail", "late"},
+    "tag:vi": set(),
+    "-tag:vip queue:post": {"render"},
+    "-tag:*": {"render", "slow", "dead", "done", "gone"},
+    "header.tenant:a*,8": {"mail", "dead", "late"},
+    "header.tags:vip,new": set(),
+    "header.none:x": set(),
     "priority:>=5": {"mail"},
     "priority:5,0 queue:post": {"mail", "render"},
     "-priority:>=5 queue:post": {"render"},
@@ -87,6 +95,8 @@ FOUND: dict[str, set[str]] = {
     "finished:<1h": set(),
     "state:dead error:Timeout task:mail.* age:>1h attempts:>0": {"dead"},
 }
+_VIP = with_headers(b'{"timeout":5}', {"tags": "vip,new", "tenant": "acme", "request.id": "7"})
+_EU = with_headers(None, {"tags": "eu", "tenant": "8"})
 _ARGS = b'{"user":{"id":42,"name":"ann@example.com"},"tags":["vip","new"],"urgent":true,"nothing":null}'
 
 
@@ -106,8 +116,8 @@ async def _scene(world: World) -> set[str]:
     await world.end(await world.claim_one("a-gone", "w-old"), Ending.CANCELLED)
     await world.enqueue(id="a-slow", task="sum")
     await world.claim_one("a-slow", "w-slow", lease=FOREVER)
-    await world.enqueue(id="a-late", task="sum", delay=6 * HOUR, priority=-3)
-    mail: dict[str, Any] = {"group": "g1", "key": "k 1", "args": _ARGS, "priority": 5, "options": _headed("7")}
+    await world.enqueue(id="a-late", task="sum", delay=6 * HOUR, priority=-3, options=_EU)
+    mail: dict[str, Any] = {"group": "g1", "key": "k 1", "args": _ARGS, "priority": 5, "options": _VIP}
     await world.enqueue(id="a-mail", task="mail.send", queue="post", **mail)
     world.advance(2 * HOUR)
     await world.enqueue(id="a-render", task="mail.render", queue="post", args=b'{"user":{"id":7}}')
