@@ -309,6 +309,10 @@ class ProcessScene:
         """What handlers wrote while they ran."""
         return [line for line in self.journal() if "fence" in line]
 
+    def lines_of_groups(self) -> list[dict[str, Any]]:
+        """What handlers of grouped jobs wrote when they started and ended, in the order in which they did."""
+        return [line for line in self.journal() if "group" in line]
+
     def app(self) -> Any:
         from holdfast import Holdfast
 

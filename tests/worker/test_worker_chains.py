@@ -228,7 +228,7 @@ async def test_a_chain_goes_to_one_runner_and_takes_one_slot_there() -> None:
         assert [runner.room for runner in (first, second)] == [0, 1]
         assert [runner.waiting for runner in (first, second)] == [18, 0]
         assert pool.queued() == 0 and not pool.signals.ended
-        assert pool.chained_room() == CHAINED_MAX - 18
+        assert pool.chaining() == (CHAINED_MAX - 18, None)
 
 
 async def test_the_flags_of_a_chain_are_free_again_when_its_jobs_have_ended() -> None:

@@ -246,10 +246,10 @@ class Backend(Reader):
         all, dealt evenly, within bytes_max. A chain ends before a job that is a suspect, has max_stalls 0, has expired,
         would not be in lane 1, has another priority than the one before or a lower seq. A suspect, a job with
         max_stalls 0 and one in another lane have none behind them. There are no chains in a queue with a limit or a
-        rate in force, in a group with a rate, nor while scheduled jobs are due or rules are being rearranged. Fences
-        grow along a chain; the caller promises to begin a chained job only after the one before it has succeeded, and
-        to release the rest otherwise. A repeated call counts chained leases against chained_max instead of `most`; one
-        behind a lease that no longer fits does not fit either.
+        rate in force, in a group with a rate, nor while scheduled jobs are due or rules are being rearranged. Along a
+        chain fences grow and started_at is the same; the caller promises to begin a chained job only after the one
+        before it has succeeded, and to release the rest otherwise. A repeated call counts chained leases against
+        chained_max instead of `most`; one behind a lease that no longer fits does not fit either.
         R82. A chained job is running, and every verb treats its lease like any other: all leases of a chain count as
         in play (R4), so the group gets no ready job before the last of them has ended, in whatever order they end.
         They go back in their order: held, of one priority, by seq. Only recover differs (R47).

@@ -60,6 +60,7 @@ async def a_chain_has_the_next_jobs_of_its_group_in_order(world: World) -> None:
     same([lease.id for lease in leases], ids[:3], "jobs")
     same([lease.chained for lease in leases], [False, True, True], "chained")
     same([lease.fence for lease in leases], sorted(lease.fence for lease in leases), "fences")
+    same(len({lease.started_at for lease in leases}), 1, "they begin at one instant")
     same(len({lease.token for lease in leases}), 3, "tokens")
     same(await world.states(ids), [State.RUNNING] * 3 + [State.WAITING] * 2, "states")
 

@@ -47,36 +47,39 @@ def in_order(leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:
 
 
 class Chains:
-    """Which of the leases that somebody holds are behind another one in their chain."""
+    """Which of the leases that somebody holds are behind another one in their chain.
 
-    __slots__ = ("_of", "behind")
+    Most workers have none: their callers look whether `of` is empty before they call.
+    """
+
+    __slots__ = ("behind", "of")
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, None]] = {}  # by token: the tokens of its chain that are held, in order
+        self.of: dict[str, dict[str, None]] = {}  # by token: the tokens of its chain that are held, in order
         self.behind = 0  # how many are behind another one
 
     def add(self, leases: Sequence[Lease]) -> None:
         before: Lease | None = None
         for lease in leases:
             if lease.chained and before is not None:
-                chain = self._of.setdefault(before.token, {before.token: None})
+                chain = self.of.setdefault(before.token, {before.token: None})
                 chain[lease.token] = None
-                self._of[lease.token] = chain
+                self.of[lease.token] = chain
                 self.behind += 1
             before = lease
 
     def drop(self, token: str) -> None:
         """This lease is no longer held."""
-        chain = self._of.pop(token, None)
+        chain = self.of.pop(token, None)
         if chain is not None:
             del chain[token]
             self.behind -= bool(chain)
 
     def is_behind(self, token: str) -> bool:
-        chain = self._of.get(token)
+        chain = self.of.get(token)
         return chain is not None and next(iter(chain)) != token
 
     def after(self, token: str) -> list[str]:
         """The tokens behind this one."""
-        tokens = list(self._of.get(token, ()))
+        tokens = list(self.of.get(token, ()))
         return tokens[tokens.index(token) + 1 :] if token in tokens else []

@@ -282,11 +282,10 @@ class ExchangeLoop:
 
     def _with_chains(self, request: ClaimRequest) -> ClaimRequest:
         """Ask for consecutive jobs of strict groups, where their queue allows it."""
-        runners = self._runners
-        longest = chains.lengths(
-            runners.group_prefetch, runners.run_seconds, request.most_by_queue, self._options.group_slots
-        )
-        room = min(runners.chained_room(), CHAINED_PER_SLOT_MAX * self._jobs_limit.value)
+        room, seconds = self._runners.chaining()
+        prefetch, share = self._runners.group_prefetch, self._options.group_slots
+        longest = chains.lengths(prefetch, seconds, request.most_by_queue, share)
+        room = min(room, CHAINED_PER_SLOT_MAX * self._jobs_limit.value)
         return replace(request, chain_by_queue=longest, chained_max=room) if longest else request
 
     def _note_opening(self, opens_in: float | None) -> None:
@@ -462,6 +461,7 @@ class ExchangeLoop:
             leases, strays = chains.in_order(leases)
             self._ledger.add(strays)
             self._release(strays)
+            self._ledger.chains.add(leases)
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)

@@ -362,13 +362,13 @@ class Ledger:
     def add(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             self.leases[lease.token] = self.busy[lease.token] = lease
-        self.chains.add(leases)
 
     def ended(self, batch: Iterable[Ended]) -> None:
         """Handlers have stopped: free their slots and queue their outcomes for sending."""
         for end in batch:
             self.busy.pop(end.token, None)
-            self.chains.drop(end.token)
+            if self.chains.of:
+                self.chains.drop(end.token)
             lease = self.leases.get(end.token)
             if lease is None:
                 continue  # lost meanwhile: no outcome to send

@@ -434,14 +434,9 @@ class Runners(ABC):
         """For how many seconds the runners have jobs to begin, by the latest run times."""
         return 0.0
 
-    def chained_room(self) -> int:
-        """How many chained jobs a claim may bring: all of them may have to go to one runner."""
-        return CHAINED_MAX
-
-    @property
-    def run_seconds(self) -> float | None:
-        """How long a job runs, by the latest ones; None: not known."""
-        return None
+    def chaining(self) -> tuple[int, float | None]:
+        """How many chained jobs a claim may bring, and how long a job runs by the latest ones (None: not known)."""
+        return CHAINED_MAX, None
 
     @abstractmethod
     def give_back_queued(self) -> None:

@@ -113,13 +113,9 @@ class Pool(Runners):
     def queued(self) -> int:
         return sum(runner.queued for runner in self.spawner.shared)
 
-    def chained_room(self) -> int:
+    def chaining(self) -> tuple[int, float | None]:
         ready = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
-        return min((runner.chained_room for runner in ready), default=0)
-
-    @property
-    def run_seconds(self) -> float | None:
-        return self._run_seconds
+        return min((runner.chained_room for runner in ready), default=0), self._run_seconds
 
     def ahead(self, now: int) -> int:
         runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]

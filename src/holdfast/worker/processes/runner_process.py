@@ -180,7 +180,8 @@ class RunnerProcess(asyncio.Protocol):
             self.begin_flags.clear(flag)
             self.jobs[lease.token] = Assignment(lease, flag, now)
             flags.append(flag)
-        self.chains.add(leases)
+        if any(lease.chained for lease in leases):
+            self.chains.add(leases)
         self.send(protocol.Start(flags, list(leases)))
 
     def drop(self, token: str) -> Assignment | None:
@@ -191,7 +192,8 @@ class RunnerProcess(asyncio.Protocol):
             if flag is not None:
                 self._free_flag(flag)
             return None
-        self.chains.drop(token)
+        if self.chains.of:
+            self.chains.drop(token)
         self._free_flag(job.flag)
         self.done += 1
         return job
@@ -209,17 +211,20 @@ class RunnerProcess(asyncio.Protocol):
         if self.begun(job) or not self.begin_flags.take_back(job.flag):
             return False
         del self.jobs[job.lease.token]
-        self.chains.drop(job.lease.token)
+        if self.chains.of:
+            self.chains.drop(job.lease.token)
         self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
         return True
 
     def unbegun(self, before: float) -> list[Lease]:
         """Jobs sent before this time that have not begun, and have none before them in a chain."""
         late = [job for job in self.jobs.values() if job.sent_at < before and not self.begun(job)]
-        return [job.lease for job in late if not self.chains.is_behind(job.lease.token)]
+        return [job.lease for job in late if not (self.chains.of and self.chains.is_behind(job.lease.token))]
 
     def has_succeeded(self, job: Assignment) -> bool:
         """Whether the next one in its chain has begun: then this one has succeeded, although its outcome is lost."""
+        if not self.chains.of:
+            return False
         behind = [self.jobs[token] for token in self.chains.after(job.lease.token) if token in self.jobs]
         return any(self.begun(one) for one in behind)
 

@@ -36,7 +36,7 @@ end
 local function again(answers)
     local bytes, left = request.bytes_max, { [false] = request.most, [true] = request.chained_max }
     local claim = { rows = {}, bodies = {}, bytes = bytes }
-    local held, all, seen, chained = hf.held_by(request.worker), true, {}, 0
+    local held, all, seen = hf.held_by(request.worker), true, {}
     claim.weighs = #held * (tonumber(meta.body_max) or HUGE) > bytes
     for _, row in ipairs(held) do
         if row[CLAIM_CALL] == request.call then
@@ -46,16 +46,15 @@ local function again(answers)
             if fits and claim.weighs and not hf.fits(row[ID], claim) then claim.full, fits = true, false end
             if place then seen[place] = fits end
             if fits then
-                left[behind], chained = left[behind] - 1, chained + (behind and 1 or 0)
-                claim.rows[#claim.rows + 1] = row
+                left[behind], claim.rows[#claim.rows + 1] = left[behind] - 1, row
             else
-                all = false
                 hf.release(row)
             end
+            all = all and fits
         end
     end
     if not all then hf.close() end
-    return { 1, answers, '\144', pieces_of(claim), '', '0', '', chained }
+    return { 1, answers, '\144', pieces_of(claim), '', '0', '', request.chained_max - left[true] }
 end
 
 if request then
@@ -153,10 +152,8 @@ for _, queue in ipairs(request.queues) do
     hf.claim_queue(queue, math.min(left, by_queue[queue] or left), claim)
 end
 if next(claim.tasks) or next(claim.groups) then hf.charge_all(claim) end
-local chained = 0
-if request.chained_max > 0 and next(request.chain_by_queue) and not is_changing then
-    chained = hf.chain(claim, request.chain_by_queue, request.chained_max)
-end
+local may_chain = request.chained_max > 0 and not is_changing
+local chained = may_chain and hf.chain(claim, request.chain_by_queue, request.chained_max) or 0
 call('HSET', CALLS, request.worker, cpack({ request.call, answers }))
 local packed = hf.close()
 local opens_at = hf.any('f') and hf.opens_at(request.queues)
@@ -373,63 +370,6 @@ function hf.charge_all(claim)
         if rate then hf.charge(rate, 'g' .. place, leased) end
         if rate or limit > READY_PER_GROUP_MAX then hf.touch(place) end
     end
-end
-
--- == part chains: lease with the jobs of strict groups those that wait behind them (R81).
--- Concurrency: a script runs alone; the group stays full until all of them have ended.
--- lazy: built when a script first uses one of its names.
-
--- Whether jobs may be chained to this one, or this one to others.
-local function may_chain(row)
-    return not row[SUSPECT] and row[MAX_STALLS] > 0 and hf.lane_of(row) == 1
-end
-
--- Whether the groups' jobs are counted one by one: then none is leased before it starts.
-local function is_counted(row, place)
-    local rule = hf.rule_of(row[QUEUE])
-    local _, rate, strict = hf.group_of(place)
-    return rule.rate or rule.limit < UNLIMITED or rate or not strict
-end
-
--- Leases up to `most` jobs behind this one; returns how many.
-local function chain_to(row, place, most, claim)
-    local members = call('ZRANGEBYLEX', WAITING, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, most)
-    local ids, priority, seq = hf.ids_after(members, #place + 13), row[PRIORITY], row[SEQ]
-    hf.load_rows(ids)
-    for i = 1, #ids do
-        local next_one = hf.cache[ids[i]]
-        if not next_one or next_one[STATE] ~= 'w' or next_one[PRIORITY] ~= priority or next_one[SEQ] < seq
-            or next_one[EXPIRES_AT] and next_one[EXPIRES_AT] <= now or not may_chain(next_one) then return i - 1 end
-        if claim.weighs and not hf.fits(ids[i], claim) then
-            claim.full = true
-            return i - 1
-        end
-        next_one[LANE], seq = 1, next_one[SEQ]
-        hf.put(WAITING, members[i], false)
-        hf.put(PLAY, place .. ids[i], '0')
-        hf.lease(next_one, claim)
-    end
-    return #ids
-end
-
--- Returns how many jobs were chained.
-function hf.chain(claim, by_queue, most)
-    local fronts, left = {}, most
-    for _, row in ipairs(claim.rows) do
-        if row[GROUP] and (by_queue[row[QUEUE]] or 1) > 1 and may_chain(row)
-            and not is_counted(row, hf.place_of(row[QUEUE], row[GROUP])) then fronts[#fronts + 1] = row end
-    end
-    hf.flush()
-    if #fronts == 0 or call('ZCOUNT', DUE, '-inf', now) > 0 then return 0 end
-    for i, row in ipairs(fronts) do
-        local wanted = math.min(by_queue[row[QUEUE]] - 1, math.ceil(left / (#fronts - i + 1)))
-        if wanted > 0 and not claim.full then
-            local leased = chain_to(row, hf.place_of(row[QUEUE], row[GROUP]), wanted, claim)
-            left = left - leased
-            hf.begun_of[row[QUEUE]] = (hf.begun_of[row[QUEUE]] or 0) + leased
-        end
-    end
-    return most - left
 end
 
 -- == part body_limits: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
