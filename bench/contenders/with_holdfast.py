@@ -1,8 +1,8 @@
 """Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
 
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
-say how; groups have the defaults: strict, one job at a time. HOLDFAST_ISOLATED: there is an isolated task, too.
-BENCH_TRACE: its exchanges are noted (traced.py).
+say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: so many of a group are leased
+together. HOLDFAST_ISOLATED: there is an isolated task, too. BENCH_TRACE: its exchanges are noted (traced.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import tally
 from holdfast import Context, Holdfast
 
 app = Holdfast(tally.URL)
-app.queue("default", shards=int(os.environ.get("HOLDFAST_SHARDS", "12")))  # heeded by Cluster alone
+app.queue(
+    "default",
+    shards=int(os.environ.get("HOLDFAST_SHARDS", "12")),  # heeded by Cluster alone
+    group_prefetch=int(os.environ.get("HOLDFAST_GROUP_PREFETCH", "1")),
+)
 
 
 @app.task(name="nothing")

@@ -1,4 +1,6 @@
-"""Jobs in groups that run one at a time (ours also strictly in order), in four shapes, beside the same jobs without."""
+"""Jobs in groups that run one at a time (ours also strictly in order), in four shapes, beside the same jobs without;
+and 100 groups and one hot group with group_prefetch.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ SHAPES = {
 SHARE = 0.5
 HOT_SHARE = 0.1
 PEER_SECONDS_MAX = 6.0
+PREFETCHES = (16, 64)
 
 
 def measured(setting: Setting, contender: Contender, shape: str, jobs: int) -> dict[str, float]:
@@ -44,6 +47,12 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         ),
         Case("bare store, handlers apart", "floor", partial(measured, setting, apart, "none", hot), "hot"),
     ]  # fmt: skip
+    for number in PREFETCHES:
+        ahead = ours(HOLDFAST_GROUP_PREFETCH=str(number))
+        measure = partial(measured, setting, ahead, "round-100", jobs)
+        found.append(Case(f"holdfast, 100 groups in turn, group_prefetch={number}", "ours", measure))
+        measure = partial(measured, setting, ahead, "hot", hot)
+        found.append(Case(f"holdfast, one hot group, group_prefetch={number}", "ours", measure, "hot"))
     for one in setting.peers(groups=True):
         for name, shape in SHAPES.items():
             measure = partial(measured, setting, one, shape, jobs)
