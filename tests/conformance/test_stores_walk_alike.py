@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
-from holdfast.testing.conformance.walk import LOOK_EVERY, FlowWalk, Walk
+from holdfast.testing.conformance.walk import LOOK_EVERY, ChainWalk, FlowWalk, Walk
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
 
-WALKS = (Walk, FlowWalk)
+WALKS = (Walk, FlowWalk, ChainWalk)
 SEEDS = range(1000, 1020)
 STEPS = 150
 

@@ -338,3 +338,21 @@ def test_a_rate_that_was_raised_is_told_as_the_next_claim_reckons() -> None:
     told = explained(scene)
     used_up = [sentence for sentence in told.sentences if "has used up its rate of 1/5s" in sentence]
     assert len(used_up) == 2 and all("(in 5 s)" in sentence for sentence in used_up)
+
+
+async def claim_chain(backend: Backend, jobs: int) -> list[Lease]:
+    await backend.enqueue([NewJob(id=f"j{n}", task="t", group="g") for n in range(jobs)])
+    await backend.register(WorkerRecord(id="w1", host="box", pid=7, queues=("default",), slots=1, lease_seconds=30.0))
+    request = ClaimRequest(
+        worker="w1", call=1, queues=("default",), most=1, chain_by_queue={"default": jobs}, chained_max=jobs
+    )
+    return list((await backend.claim(request)).leases)
+
+
+def test_a_job_that_was_leased_behind_others_of_its_group() -> None:
+    told = explained(lambda backend: claim_chain(backend, 4), "j2")
+    assert told.summary.startswith("It is running on worker w1")
+    [reason] = [reason for reason in told.reasons if "group_prefetch" in reason]
+    assert reason.startswith("It was leased together with 2 jobs before it in group 'g' (group_prefetch), j0 first.")
+    first = explained(lambda backend: claim_chain(backend, 4), "j0")
+    assert not [reason for reason in first.reasons if "group_prefetch" in reason]

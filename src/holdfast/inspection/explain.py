@@ -18,7 +18,7 @@ from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest
 from ..rates import UNLIMITED, Rate, bounded, opens_at
-from ..records import Flow, GroupRecord, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..records import Flow, GroupRecord, JobQuery, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
@@ -38,6 +38,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
     @property
     def sentences(self) -> tuple[str, ...]:
         return (self.summary, *self.reasons, *self.next)
+
+
+RUNNING_MAX = 300  # running jobs of a group that are looked at
 
 
 class _Scene(Struct, frozen=True, kw_only=True):
@@ -99,7 +102,7 @@ async def _explained(backend: Backend, scene: _Scene) -> Explanation:
         case State.READY:
             return await _ready(backend, scene)
         case State.RUNNING:
-            return _running(scene, await _usual_run(backend, scene))
+            return _running(scene, await _chained(backend, scene.job) or await _usual_run(backend, scene))
         case State.DEAD:
             return await _dead(backend, scene)
         case _:
@@ -222,6 +225,23 @@ def _running(scene: _Scene, usual: list[str]) -> Explanation:
         reasons.append("Cancellation was requested: the job ends as cancelled once its handler has stopped.")
     reasons += [*_suspicion(scene), *_last_error(job)]
     return _explanation(scene, summary, reasons, ["It ends when its handler does."])
+
+
+async def _chained(backend: Backend, job: JobRecord) -> list[str]:
+    """The jobs of its group that its worker leased before it and runs first, if there are any."""
+    if job.group is None:
+        return []
+    query = JobQuery(states=(State.RUNNING,), queue=job.queue, group=job.group, limit=RUNNING_MAX)
+    here = [one for one in await backend.find(query) if one.worker == job.worker and one.started_at == job.started_at]
+    before = sorted((one for one in here if one.fence < job.fence), key=lambda one: one.fence)
+    group = (await backend.group(job.queue, job.group)) if before else None
+    if group is None or group.order != "strict":
+        return []
+    first, number = before[0].id, _count(len(before), "job")
+    return [
+        f"It was leased together with {number} before it in group {job.group!r} (group_prefetch), {first} first. It "
+        "begins once they have succeeded, and goes back to the store if one does not."
+    ]
 
 
 def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:

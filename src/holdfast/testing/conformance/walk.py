@@ -392,3 +392,36 @@ class FlowWalk(Walk):
 @case_for_each(range(12), name=lambda seed: f"seed {seed}")
 async def a_random_walk_with_limits_and_rates_keeps_the_store_sound(world: World, seed: int) -> None:
     await keep_sound(FlowWalk(world, seed), f"seed {seed}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The same with chains: claims that lease several jobs of a strict group.
+
+
+class ChainWalk(FlowWalk):
+    """A walk whose claims allow chains; leases of a chain end in any order, as an owner that dies leaves them."""
+
+    async def exchange(self) -> object:
+        worker = self._one(*WORKERS)
+        await self._registered(worker)
+        done = self._settlements(self._one(0, 1, 2, 3))
+        back = [self._release() for _ in range(self._one(0, 0, 1, 2))]
+        queues = self._one(QUEUES, QUEUES[::-1], QUEUES[:1])
+        request = self.world.request(
+            worker,
+            self._one(1, 2, 5),
+            queues=queues,
+            chain_by_queue=dict.fromkeys(queues, self._one(1, 2, 3, 5)),
+            chained_max=self._one(0, 2, 5, 20),
+        )
+        self.calls[worker] = (done, back, request)
+        return self._seen(await self.world.exchange(done, back, request))
+
+    def _seen(self, answer: Exchanged) -> object:
+        seen = super()._seen(answer)
+        return (*seen, sorted(x.id for x in answer.leases if x.chained)) if isinstance(seen, tuple) else seen
+
+
+@case_for_each(range(12), name=lambda seed: f"seed {seed}")
+async def a_random_walk_with_chains_keeps_the_store_sound(world: World, seed: int) -> None:
+    await keep_sound(ChainWalk(world, seed), f"chain seed {seed}")
