@@ -51,6 +51,10 @@ class Crowd:
         with self._changed:
             self.now -= 1
 
+    def wait_for_begun(self, number: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self.begun) >= number, 60)
+
     def wait_for(self, number: int) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self.now >= number, 60)
@@ -62,6 +66,7 @@ class Bench:
     def __init__(self, app: WorkerApp) -> None:
         self.app, self.crowd = app, Crowd()
         self.gate, self._gate = threading.Event(), asyncio.Event()
+        self.first = threading.Event()
         self.ended: list[Ended] = []
         self._more = asyncio.Event()
         self.runner = Runner(
@@ -87,6 +92,16 @@ class Bench:
         def blocks() -> None:
             with self.crowd.member("blocks"):
                 self.gate.wait(60)
+
+        @app.task(name="first")
+        def first() -> None:
+            with self.crowd.member("first"):
+                self.first.wait(60)
+
+        @app.task(name="timed first", timeout=60, retry=0)
+        def timed_first() -> None:
+            with self.crowd.member("timed first"):
+                self.first.wait(60)
 
         @app.task(name="brief", timeout=0.05, retry=0)
         def brief() -> None:
@@ -200,6 +215,77 @@ async def test_somebody_who_listens_is_told_of_starts_one_by_one(memory_app: Wor
     bench.open_gate()
     await bench.until(3)
     assert (await seen.next()).job_id == "j2"
+    bench.runner.close()
+
+
+# ---------------------------------------------------------------------- ends of threads, collected together
+
+
+async def ended_unseen(app: WorkerApp, task: str) -> Bench:
+    """A thread has ended this task and has its next job; the timer that collects such ends is still far away."""
+    bench = Bench(app)
+    bench.runner._lazy = True
+    bench.start(task, "blocks", "blocks", "blocks")
+    await bench.until_running(SLOTS)
+    bench.first.set()
+    assert await asyncio.to_thread(bench.crowd.wait_for_begun, 3)
+    assert bench.ended == []
+    return bench
+
+
+async def finish(bench: Bench) -> None:
+    bench.open_gate()
+    await bench.until(4)
+    assert bench.succeeded() == 4
+    bench.runner.close()
+
+
+async def test_ends_of_threads_that_have_their_next_job_are_collected_by_a_timer(memory_app: WorkerApp) -> None:
+    bench = await ended_unseen(memory_app, "first")
+    bench.runner._collect_by_timer()
+    await bench.until(1)
+    assert bench.succeeded() == 1
+    await finish(bench)
+
+
+async def test_an_end_wakes_the_loop_when_few_jobs_wait(memory_app: WorkerApp) -> None:
+    bench = Bench(memory_app)
+    bench.runner._lazy = True
+    bench.start(*["thread"] * 20)
+    await bench.until(20)
+    assert bench.succeeded() == 20
+
+
+async def test_a_job_that_has_ended_unseen_is_settled_at_a_fence(memory_app: WorkerApp) -> None:
+    bench = await ended_unseen(memory_app, "first")
+    bench.runner.stop_all(Stop.FENCED)
+    bench.runner._collect_by_timer()
+    await bench.until(2)
+    assert bench.succeeded() == 1 and len(bench.released()) == 1
+    bench.open_gate()
+    await bench.until(4)
+    bench.runner.close()
+
+
+async def test_a_job_that_has_ended_unseen_does_not_time_out(memory_app: WorkerApp) -> None:
+    bench = await ended_unseen(memory_app, "timed first")
+    run = bench.runner.runs["j0"]
+    run.began -= 120  # twice its timeout
+    bench.runner._overrun(run)
+    bench.runner._collect_by_timer()
+    await bench.until(1)
+    assert bench.succeeded() == 1 and not run.context.cancelled
+    await finish(bench)
+
+
+async def test_a_coroutine_that_waits_for_a_slot_gets_it_as_soon_as_a_thread_has_ended(memory_app: WorkerApp) -> None:
+    bench = Bench(memory_app)
+    bench.start("waits", "thread", "coroutine", "thread", "coroutine")
+    bench.runner._lazy = True
+    await bench.until(4)
+    assert bench.succeeded() == 4
+    bench.open_gate()
+    await bench.until(5)
     bench.runner.close()
 
 

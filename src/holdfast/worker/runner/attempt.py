@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from ...options import TaskOptions
     from ...task import Task
 
+COLLECT_SECONDS = 0.005  # ends of threads that have their next job wait this long for others: waking the loop is dear
+COLLECT_PART = 4  # … while more jobs wait than this part of the slots, a quarter
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
 CHAIN_SECONDS_MAX = 1.0  # give back jobs of a chain that have not begun within this time
 CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
@@ -84,7 +86,8 @@ class Run:
         self.lease, self.task, self.options, self.context = lease, task, options, context
         self.stop = Stop.NOT
         self.entered = False
-        self.began = self.seconds = 0.0  # when its handler was called (monotonic), and how long it ran
+        self.began = 0.0  # when its handler was called (monotonic)
+        self.seconds = 0.0  # how long a sync handler ran: set when it has ended
         self.thread_id = 0  # of a sync handler
         self.stack = ""  # its stack when it timed out
         self.handle: asyncio.Task[None] | None = None
@@ -149,7 +152,8 @@ class Runner:
         self._handing_over = False
         self._flushing: asyncio.TimerHandle | None = None  # hands over soon what ended in chains
         self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
-        self._collecting = False
+        self._collecting = False  # a thread has woken the loop to collect, which it has not done yet
+        self._lazy = False  # a timer collects: threads need not wake the loop
 
     # ------------------------------------------------------------------ called by the keeper
 
@@ -161,6 +165,9 @@ class Runner:
                 self._start_or_follow(lease)
             else:
                 self._queue.append(lease)
+        if not self._lazy and self._threads_are_busy():
+            self._lazy = True
+            self.loop.call_later(COLLECT_SECONDS, self._collect_by_timer)
 
     def _unchained(self, leases: Sequence[Lease]) -> list[Lease]:
         """The first lease of each chain; the rest follows when the one before has succeeded, or goes back in time."""
@@ -435,7 +442,7 @@ class Runner:
                 self._after_call()
         run.seconds = time.monotonic() - run.began
         self._from_threads.append((run, outcome, error))
-        if not self._collecting:
+        if not self._collecting and not (self._lazy and self._threads_are_busy()):
             self._collecting = True
             try:
                 self.loop.call_soon_threadsafe(self._collect)
@@ -446,10 +453,22 @@ class Runner:
         """False if it was told to stop, or taken back, before its first step."""
         return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
 
+    def _threads_are_busy(self) -> bool:
+        """Whether every thread that ends a job has its next one already, so that nobody waits for this loop."""
+        return self._pool.waiting > self._slots // COLLECT_PART and not self._queue and not self._coroutines
+
     def _collect(self) -> None:
         self._collecting = False  # reset before draining: later arrivals schedule another collection
         while self._from_threads:
             self._end(*self._from_threads.popleft())
+
+    def _collect_by_timer(self) -> None:
+        self._collect()
+        self._lazy = self._threads_are_busy()
+        if self._lazy:
+            self.loop.call_later(COLLECT_SECONDS, self._collect_by_timer)
+        else:
+            self._collect()  # a thread may have relied on this timer a moment ago
 
     def _cancelled(self, run: Run, fault: BaseException) -> tuple[Outcome, BaseException | None]:
         if not run.stop:
@@ -570,6 +589,8 @@ class Runner:
 
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
+        if run.seconds:
+            return  # it has ended in time, and is about to be collected
         if not run.task.is_async and timeout is not None:
             left = run.began + timeout - time.monotonic() if run.entered else timeout
             if left > 0.0:  # it waited for a thread: its time counts from its beginning
@@ -635,6 +656,11 @@ class ThreadPool:
         self._calls.append(call)
         if not self._coming:
             self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls no thread has taken yet."""
+        return len(self._calls)
 
     def close(self) -> None:
         """End idle threads now and busy ones after their call. Does not wait."""
