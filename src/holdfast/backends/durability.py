@@ -136,8 +136,8 @@ async def _ask_redis(address: Address) -> StoreFacts:
 async def _redis_settings(connections: Any) -> dict[str, str]:
     from .redis.server import look_at_server
 
-    told = await look_at_server(connections)
-    settings = {name: told[name] for name in REDIS_SETTINGS if name in told}
+    info = await look_at_server(connections)
+    settings = {name: info[name] for name in REDIS_SETTINGS if name in info}
     try:
         pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
         settings["appendfsync"] = pair[1].decode()
@@ -162,9 +162,9 @@ async def _ask_cluster(address: Address) -> StoreFacts:
 
     try:
         found = await nodes.primaries()
-        told = await asyncio.gather(*map(ask, found))
+        answers = await asyncio.gather(*map(ask, found))
     finally:
         nodes.abandon()
     names = ["{}:{}".format(*node.address) for node in found]
-    size = sum(int(one.get("used_memory", 0)) for one in told if one is not None)
-    return StoreFacts(schema=SCHEMA_VERSION, nodes=dict(zip(names, told, strict=True)), size_bytes=size)
+    size = sum(int(one.get("used_memory", 0)) for one in answers if one is not None)
+    return StoreFacts(schema=SCHEMA_VERSION, nodes=dict(zip(names, answers, strict=True)), size_bytes=size)

@@ -57,14 +57,14 @@ def group_order(group: str, declared: GroupOrder) -> GroupOrder:
     return "strict" if group.startswith(SERIAL_PREFIX) else declared
 
 
-def group_limit(order: GroupOrder, declared: int, said: int | None, *, paused: bool) -> int:
+def group_limit(order: GroupOrder, declared: int, override: int | None, *, paused: bool) -> int:
     """How many jobs of a group may be ready or running: the operator's word counts unless the group is strict.
 
     PostgreSQL: `limits` (groups.sql). Redis: `hf.group_of` (groups.lua).
     """
     if paused:
         return 0
-    return 1 if order == "strict" else said or declared
+    return 1 if order == "strict" else override or declared
 
 
 def window_end(key: str | None, created_at: float, key_window: float | None) -> float | None:

@@ -1,12 +1,14 @@
 """The reading half of the contract. Reading changes nothing and takes part in no race; the rules of contract.py apply.
 
-Implemented by every store, and all that inspection needs. The numbers of the rules continue those of the verbs.
+Implemented by every store, and all that inspection needs. The numbers of the rules continue those of the verbs. Below
+are the records of queues and tasks, which all stores put together in the same way.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ..lifecycle import State
 from ..queries.pages import SCAN_ROWS_MAX, Grouping, JobPage, Look, Scanned, Tally
@@ -16,19 +18,25 @@ from ..records import (
     DeadLetter,
     Dump,
     Flaw,
+    Flow,
     GroupRecord,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
     Mark,
+    Override,
     Pause,
     QueueRecord,
+    QueueRule,
     TaskRecord,
+    TaskRule,
     WorkerRecord,
 )
 from ..rollups import EventPage, Rollup, RollupQuery
 from . import paging
+
+Scoped = TypeVar("Scoped", Override, Flow, Pause)
 
 
 class Reader(ABC):
@@ -174,3 +182,67 @@ class Reader(ABC):
         returns none.
         """
         return []
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Records of queues and tasks, put together from what a store keeps about them. The same for every store.
+
+
+def queue_records(
+    rules: Iterable[QueueRule],
+    overrides: Iterable[Override],
+    flows: Iterable[Flow],
+    pauses: Iterable[Pause],
+    counts: Mapping[str, Mapping[State, int]],
+    oldest_due_at: Callable[[str], float | None],
+) -> list[QueueRecord]:
+    """One record, by name, for each queue with a rule, an override, a rate's state, a pause or jobs."""
+    declared = {rule.name: rule for rule in rules}
+    overridden, flowing, paused = _of_queues(overrides), _of_queues(flows), _of_queues(pauses)
+    records: list[QueueRecord] = []
+    for name in sorted({*declared, *overridden, *flowing, *paused, *counts}):
+        rule = declared.get(name) or QueueRule(name=name)
+        records.append(
+            QueueRecord(
+                name=name,
+                group_limit=rule.group_limit,
+                group_order=rule.group_order,
+                group_rate=rule.group_rate,
+                aging=rule.aging,
+                declared=name in declared,
+                limit=rule.limit,
+                rate=rule.rate,
+                override=overridden.get(name),
+                flow=flowing.get(name),
+                pause=paused.get(name),
+                counts={state.value: number for state, number in counts.get(name, {}).items()},
+                oldest_due_at=oldest_due_at(name),
+            )
+        )
+    return records
+
+
+def _of_queues(scoped: Iterable[Scoped]) -> dict[str, Scoped]:
+    return {one.queue: one for one in scoped if one.queue is not None and one.group is None}
+
+
+def task_records(
+    rules: Iterable[TaskRule],
+    overrides: Iterable[Override],
+    flows: Iterable[Flow],
+    running: Callable[[str], int],
+) -> list[TaskRecord]:
+    """One record, by name, for each task with a rule, an override or a rate's state."""
+    declared = {rule.name: rule for rule in rules}
+    overridden = {one.task: one for one in overrides if one.task is not None}
+    flowing = {one.task: one for one in flows if one.task is not None}
+    return [
+        TaskRecord(
+            rule=declared.get(name) or TaskRule(name=name),
+            declared=name in declared,
+            override=overridden.get(name),
+            flow=flowing.get(name),
+            running=running(name),
+        )
+        for name in sorted({*declared, *overridden, *flowing})
+    ]

@@ -7,11 +7,13 @@ access.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ..errors import ConfigurationError, StoreSealed
 from ..lifecycle import State
-from ..records import Seal, Shipment
+from ..records import Flow, Override, Pause, Seal, Shipment
 from ..worker_status import COMMANDS_KEPT_MAX
 
 _encode = msgspec.json.Encoder().encode
@@ -73,7 +75,24 @@ def key_taken() -> ConfigurationError:
     )
 
 
+def unreadable(what: str, name: str, fields: Iterable[str]) -> ConfigurationError:
+    """The refusal to export a row that cannot be read."""
+    return ConfigurationError(
+        f"{what} {name!r} cannot be read ({', '.join(fields)}): a move copies everything or nothing. "
+        "Repair or remove it, see `holdfast doctor`."
+    )
+
+
 # ---------------------------------------------------------------------- impossible limits
+
+
+def place_of(wanted: Pause | Override | Flow, what: str) -> tuple[str, str, str]:
+    """(kind, queue, name of the group or task) of what it applies to: a queue, a group of a queue, or a task."""
+    if wanted.task is not None and wanted.queue is None and wanted.group is None:
+        return "task", "", wanted.task
+    if wanted.task is None and wanted.queue is not None:
+        return ("queue", wanted.queue, "") if wanted.group is None else ("group", wanted.queue, wanted.group)
+    raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
 
 
 def too_many_commands(worker: str) -> ConfigurationError:

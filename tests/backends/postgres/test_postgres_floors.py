@@ -228,13 +228,13 @@ def test_floors_are_in_use_while_a_snapshot_is_held_and_no_longer(
         worker = await working(make, floored=False)
         session.execute("SELECT txid_current()")
         await worker.backend.prune()
-        assert worker.backend._floors.told == {}
+        assert worker.backend._floors.current == {}
         await worker.backend.enqueue(jobs(2))
         assert await worker.step() == ["0", "1"]
-        assert worker.backend._floors.told
+        assert worker.backend._floors.current
         session.rollback()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while worker.backend._floors.told is not None:  # whoever else was there is gone soon
+            while worker.backend._floors.current is not None:  # whoever else was there is gone soon
                 await worker.backend.prune()
         await worker.backend.close()
 

@@ -122,7 +122,7 @@ class PostgresBackend(Backend):
         self._direct = BlockingCalls(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once opened
-        self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
+        self._wakeups: Wakeups | None = None
         self._refill_after = ("", "")
         self._snapshots = SnapshotWatch()
         self._floors = Floors()
@@ -142,9 +142,9 @@ class PostgresBackend(Backend):
         self._is_set_up = True
 
     async def close(self) -> None:
-        watch, self._wakeups = self._wakeups, None
-        if watch is not None and watch[0] is asyncio.get_running_loop():
-            await watch[1].close()
+        wakeups, self._wakeups = self._wakeups, None
+        if wakeups is not None and wakeups.loop is asyncio.get_running_loop():
+            await wakeups.close()
         await self._connections.close()
         self._direct.close()
         self._is_set_up = False
@@ -202,10 +202,9 @@ class PostgresBackend(Backend):
         return await self._call(_verb(part), work, writes=True)
 
     def _watching(self) -> Wakeups:
-        loop = asyncio.get_running_loop()
-        if self._wakeups is None or self._wakeups[0] is not loop:
-            self._wakeups = (loop, Wakeups(self._connections, self.schema))
-        return self._wakeups[1]
+        if self._wakeups is None or self._wakeups.loop is not asyncio.get_running_loop():
+            self._wakeups = Wakeups(self._connections, self.schema)
+        return self._wakeups
 
     # ------------------------------------------------------------------ enqueue
 
@@ -228,12 +227,12 @@ class PostgresBackend(Backend):
             return []
         if is_single(jobs):
             created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
-            told = [Enqueued(jobs[0].id, created == "true")]
+            enqueued = [Enqueued(jobs[0].id, created == "true")]
         else:
             answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
-            told = codec.as_enqueued(answer, jobs)
+            enqueued = codec.as_enqueued(answer, jobs)
         self._watching().tell({job.queue for job in jobs})
-        return told
+        return enqueued
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         if not self._is_set_up:
@@ -291,8 +290,8 @@ class PostgresBackend(Backend):
     async def answer(
         self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
     ) -> bool:
-        told = encoded({"result": _storable(result), "refused": refused})
-        return bool(await self._write("command.answer", worker=worker, id=command_id, told=told, now=now))
+        answer = encoded({"result": _storable(result), "refused": refused})
+        return bool(await self._write("command.answer", worker=worker, id=command_id, told=answer, now=now))
 
     async def commands(self, worker: str) -> list[Command]:
         return await self._read("commands", read.commands, worker)
@@ -561,16 +560,16 @@ class PostgresBackend(Backend):
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
         watch, clock = self._watching(), asyncio.get_running_loop().time
         ends = clock() + timeout
-        with watch.hearing(queues) as told:
+        with watch.hearing(queues) as hint:
             await watch.listening()  # before the look, so that no hint in between is missed
             held_back = True
             while held_back:  # then a hint may concern jobs that are held back, too: look again
-                told.clear()
-                floors = None if self._floors.told is None else encoded(self._floors.told)
+                hint.clear()
+                floors = None if self._floors.current is None else encoded(self._floors.current)
                 seconds, held_back = await self._read("wait_for_work", work_at_hand, list(queues), floors)
                 left = ends - clock()
                 try:
                     async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):
-                        await told.wait()
+                        await hint.wait()
                 except TimeoutError:
                     return

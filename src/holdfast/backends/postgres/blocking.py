@@ -8,7 +8,6 @@ session state may persist. Never resends a request unless the server has rolled 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import random
@@ -56,18 +55,18 @@ class BlockingCalls:
         self._idle: list[psycopg.Connection[Any]] = []  # all of one generation of connections
         self._generation = self._connections.generation
 
-    def enqueue(self, job: NewJob, watch: tuple[asyncio.AbstractEventLoop, Wakeups] | None) -> list[Enqueued] | None:
+    def enqueue(self, job: NewJob, wakeups: Wakeups | None) -> list[Enqueued] | None:
         """Enqueue one job that `is_single`; None means use the general path.
 
-        `watch` exists after the first call on the general path; wake-ups are sent on its loop.
+        `wakeups` exists after the first call on the general path; they are sent on its loop.
         """
-        if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
+        if wakeups is None or wakeups.loop.is_closed() or wakeups.process != os.getpid() or self._connections.pooled:
             return None
         try:
             created = self.call("enqueue", *in_bytes(job)) == b"t"
         except SessionStale:  # a pooler that was not detected before
             return None
-        watch[1].tell_from_elsewhere(watch[0], [job.queue])
+        wakeups.tell_from_elsewhere([job.queue])
         return [Enqueued(job.id, created)]
 
     def call(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:

@@ -10,7 +10,7 @@ import re
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -171,6 +171,7 @@ def entry_or_none(text: str) -> CronEntry | None:
 # What the statements return
 
 
+_ARGS_SIZE: Final = 5  # place of the length of the arguments in LeaseTexts
 LeaseTexts = tuple[
     str,
     str,
@@ -255,21 +256,21 @@ def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> To
     `bodies`: the arguments of all leases, concatenated. `places`: for each of the first answers, the index of its
     settlement in the caller's list.
     """
-    told = _read_exchanged(answer)
-    sorted_answers = told.answers
+    answered = _read_exchanged(answer)
+    sorted_answers = answered.answers
     if places is not None:
-        settled = sorted(zip(places, told.answers[: len(places)], strict=True))
-        sorted_answers = (*(answer for _, answer in settled), *told.answers[len(places) :])
+        settled = sorted(zip(places, answered.answers[: len(places)], strict=True))
+        sorted_answers = (*(answer for _, answer in settled), *answered.answers[len(places) :])
     exchanged = Exchanged(
         answers=sorted_answers,
-        leases=as_leases(told.leases, bodies, told.chained),
-        known=told.known,
-        recovered=told.recovered,
-        sealed=told.sealed,
-        quiet_seconds=told.quiet_seconds,
-        opens_in=told.opens_in,
+        leases=as_leases(answered.leases, bodies, answered.chained),
+        known=answered.known,
+        recovered=answered.recovered,
+        sealed=answered.sealed,
+        quiet_seconds=answered.quiet_seconds,
+        opens_in=answered.opens_in,
     )
-    return Told(exchanged, told.stirred or [], told.floors)
+    return Told(exchanged, answered.stirred or [], answered.floors)
 
 
 def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -277,39 +278,39 @@ def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def as_ticked(answer: str, jobs: Sequence[NewJob]) -> Ticked:
-    told = _read_ticked(answer)
-    enqueued = tuple(Enqueued(one.id, one.created, one.replaced) for one in _stored(told.enqueued, jobs))
-    return Ticked(done=told.done, entry=told.entry, enqueued=enqueued, skipped=told.skipped)
+    answered = _read_ticked(answer)
+    enqueued = tuple(Enqueued(one.id, one.created, one.replaced) for one in _stored(answered.enqueued, jobs))
+    return Ticked(done=answered.done, entry=answered.entry, enqueued=enqueued, skipped=answered.skipped)
 
 
-def _stored(told: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    if isinstance(told, bool):
+def _stored(answered: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    if isinstance(answered, bool):
         return [Enqueued(job.id, True) for job in jobs]
-    return [Enqueued(one.id, one.created, one.replaced, one.waits) for one in told]
+    return [Enqueued(one.id, one.created, one.replaced, one.waits) for one in answered]
 
 
 # A lease as the function `lease` in statements/claim.sql returns it, all as text and in this order. Instead of the
 # arguments it contains their length.
 
 
-def as_leases(told: Sequence[LeaseTexts], bodies: bytes, chained: int = 0) -> tuple[Lease, ...]:
-    """Decode leases, whose arguments are concatenated in `bodies`. So many of them, the last ones, are chained."""
+def as_leases(rows: Sequence[LeaseTexts], bodies: bytes, chained: int = 0) -> tuple[Lease, ...]:
+    """Decode leases, whose arguments are concatenated in `bodies`. The last `chained` of them are chained."""
     leases, place = [], 0
-    for one in told:
-        leases.append(_as_lease(one, bodies, place))
-        place += one[5]
+    for row in rows:
+        leases.append(_as_lease(row, bodies, place))
+        place += row[_ARGS_SIZE]
     if chained:
         leases[-chained:] = [replace(lease, chained=True) for lease in leases[-chained:]]
     return tuple(leases)
 
 
-def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
+def _as_lease(row: LeaseTexts, bodies: bytes, place: int) -> Lease:
     (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
-     created_at, started_at, options, suspect, shared_stalls, due_at) = told  # fmt: skip
-    content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
+     created_at, started_at, encoded, suspect, shared_stalls, due_at) = row  # fmt: skip
+    args, options = bodies[place : place + size], None if encoded is None else a2b_base64(encoded)
     return Lease(
-        id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
-        created_at, started_at, said, suspect, shared_stalls, due_at,
+        id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls,
+        created_at, started_at, options, suspect, shared_stalls, due_at,
     )  # fmt: skip
 
 
@@ -318,7 +319,7 @@ def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
 
 
 _encode = msgspec.json.Encoder().encode
-_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # rare: sent as one object, only if set
+_RARE_FIELDS = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # sent as one object, only if set
 SINGLE_FIELDS = (
     "id",
     "task",
@@ -333,10 +334,10 @@ SINGLE_FIELDS = (
     "options",
 )
 _MAY_SHARE = tuple(
-    (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
+    (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_RARE_FIELDS)
 )
-_seldom = attrgetter(*_SELDOM)
-_SAYS_NOTHING = _seldom(NewJob(id="", task=""))
+_rare_fields = attrgetter(*_RARE_FIELDS)
+_NONE_SET = _rare_fields(NewJob(id="", task=""))
 _OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
 _OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token in the format of claim.sql
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
@@ -359,11 +360,11 @@ def by_column(jobs: Sequence[NewJob]) -> str:
             columns["same"][name] = values[0]
         else:
             columns[name] = values
-    said = list(map(_seldom, jobs))
-    if said.count(said[0]) < len(said):
-        columns["more"] = list(map(_more, said))
-    elif said[0] != _SAYS_NOTHING:
-        columns["same"]["more"] = _more(said[0])
+    rare = list(map(_rare_fields, jobs))
+    if rare.count(rare[0]) < len(rare):
+        columns["more"] = list(map(_rare_values, rare))
+    elif rare[0] != _NONE_SET:
+        columns["same"]["more"] = _rare_values(rare[0])
     return encoded(columns)
 
 
@@ -372,7 +373,7 @@ def is_single(jobs: Sequence[NewJob]) -> bool:
     if len(jobs) != 1:
         return False
     [job] = jobs
-    return job.group is None and job.key is None and _seldom(job) == _SAYS_NOTHING
+    return job.group is None and job.key is None and _rare_fields(job) == _NONE_SET
 
 
 def by_field(job: NewJob) -> dict[str, Any]:
@@ -393,10 +394,10 @@ def sent(value: Any) -> bytes | None:
     return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
-def _more(values: tuple[object, ...]) -> dict[str, object]:
+def _rare_values(values: tuple[object, ...]) -> dict[str, object]:
     """The rare options that differ from their defaults."""
-    said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
-    return {name: value for name, value, usual in said if value != usual}
+    rare = zip(_RARE_FIELDS, values, _NONE_SET, strict=True)
+    return {name: value for name, value, usual in rare if value != usual}
 
 
 class Outcomes(msgspec.Struct, frozen=True):

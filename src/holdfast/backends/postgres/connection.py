@@ -110,7 +110,7 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
     if state in NO_STORE:
         return SchemaMismatch(0, SCHEMA_VERSION)
     if state == COUNTER_AT_END:
-        return BackendError(f"PostgreSQL refused {verb}: {said(error)}. {COUNTER_ADVICE}")
+        return BackendError(f"PostgreSQL refused {verb}: {error_text(error)}. {COUNTER_ADVICE}")
     if broken:
         if writes:
             return OutcomeUnknown(verb)
@@ -124,7 +124,7 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
             f"{verb} got a session that a pooler also lends to others: it may be another one for each transaction. "
             "Remove pooled=false from the URL. Nothing was changed."
         )
-    return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {said(error)}")
+    return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {error_text(error)}")
 
 
 def is_held(error: HoldfastError) -> bool:
@@ -145,18 +145,18 @@ _RIGHTS = {  # the privileges we need on each kind of object
 def forbidden(error: psycopg.Error, verb: str, schema: str, given: Mapping[str, Any]) -> ConfigurationError:
     """The role lacks a privilege: name it and the GRANT that fixes it. `given`: the URL's parts."""
     role, database = given.get("user") or "ROLE", given.get("dbname") or "NAME"
-    denied = _DENIED.match(said(error))
+    denied = _DENIED.match(error_text(error))
     kinds = [denied[1]] if denied else ["schema", "table", "sequence", "function"]
     grants = " ".join(f"GRANT {_RIGHTS[kind]} TO {role};".format(schema=schema, database=database) for kind in kinds)
     advice = f"Let the owner of the schema execute: {grants}"
     if kinds == ["database"]:
         advice = f"Let a role that may create the schema run `holdfast migrate`, or execute: {grants}"
-    elif denied is None and "owner" in said(error):
+    elif denied is None and "owner" in error_text(error):
         advice = "Run `holdfast migrate` as the role that owns the schema."
-    return ConfigurationError(f"PostgreSQL refuses {verb}: {said(error)}. Nothing was changed. {advice}")
+    return ConfigurationError(f"PostgreSQL refuses {verb}: {error_text(error)}. Nothing was changed. {advice}")
 
 
-def said(error: psycopg.Error) -> str:
+def error_text(error: psycopg.Error) -> str:
     """The server's message in one line. Never the statement's parameters: those may be a job's arguments."""
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
@@ -166,7 +166,7 @@ _BAD_VALUE = re.compile(r'invalid (\w+) value: "|invalid integer value .* option
 
 def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
     """Connecting failed. Contains libpq's message unless that quotes a secret; its error is not kept as a cause."""
-    words = said(error)
+    words = error_text(error)
     if bad := _BAD_VALUE.search(words):
         name = next(filter(None, bad.groups()))
         return ConfigurationError(f"the PostgreSQL URL is invalid: libpq does not accept this value of {name}.")

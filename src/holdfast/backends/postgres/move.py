@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
-from ...errors import ConfigurationError
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import seals
 from .codec import as_job, as_marks, encoded, read_letter
@@ -70,27 +69,20 @@ def _as_stored(record: str) -> StoredJob:
         return _read_stored(record)
     except msgspec.DecodeError:
         job = as_job(record)
-        raise _refused("job", job.id, job.unreadable) from None
+        raise seals.unreadable("job", job.id, job.unreadable) from None
 
 
 def _as_letter(record: str) -> DeadLetter:
     letter, unreadable = read_letter(record)
     if unreadable:
-        raise _refused("dead letter", letter.id, unreadable)
+        raise seals.unreadable("dead letter", letter.id, unreadable)
     return letter
-
-
-def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationError:
-    return ConfigurationError(
-        f"{what} {named!r} cannot be read ({', '.join(fields)}): a move copies everything or nothing. "
-        "Repair or remove it, see `holdfast doctor`."
-    )
 
 
 async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
     async with one_picture(cursor):
         async for flaw in rule_flaws(cursor, sql):
-            raise _refused(f"the entry in {flaw.place} of", flaw.id or "", (flaw.field or "",))
+            raise seals.unreadable(f"the entry in {flaw.place} of", flaw.id or "", (flaw.field or "",))
         said = await rules(cursor, sql)
         held = await pauses(cursor, sql)
         [(tick,)] = await rows(cursor, sql["export.tick"])

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import AsyncCursor
 
-from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...records import (
     GROUP_COUNT_MAX,
@@ -36,6 +35,8 @@ from ...records import (
     mark_row,
 )
 from ...rollups import EventPage, KeptEvent, Rollup, RollupQuery
+from ..reader import queue_records, task_records
+from ..seals import place_of
 from .codec import (
     as_command,
     as_job,
@@ -186,21 +187,9 @@ async def entries(cursor: Cursor, sql: Statements) -> list[CronEntry]:
 
 async def tasks(cursor: Cursor, sql: Statements) -> list[TaskRecord]:
     async with one_picture(cursor):
-        said = await rules(cursor, sql)
+        stored = await rules(cursor, sql)
         running: dict[str, int] = dict(await rows(cursor, sql["read.running"]))
-    declared = {rule.name: rule for rule in said.tasks}
-    overrides = {one.task: one for one in said.overrides if one.task is not None}
-    flows = {one.task: one for one in said.flows if one.task is not None}
-    return [
-        TaskRecord(
-            rule=declared.get(name) or TaskRule(name=name),
-            declared=name in declared,
-            override=overrides.get(name),
-            flow=flows.get(name),
-            running=running.get(name, 0),
-        )
-        for name in sorted({*declared, *overrides, *flows})
-    ]
+    return task_records(stored.tasks, stored.overrides, stored.flows, lambda name: running.get(name, 0))
 
 
 async def ended(cursor: Cursor, sql: Statements, job_ids: list[str]) -> dict[str, JobRecord | None]:
@@ -215,37 +204,14 @@ async def ended(cursor: Cursor, sql: Statements, job_ids: list[str]) -> dict[str
 
 async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
     async with one_picture(cursor):
-        said = await rules(cursor, sql)
-        paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
+        stored = await rules(cursor, sql)
+        paused = await pauses(cursor, sql)
         counts = await count(cursor, sql, None)
         waiting = [name for name, found in counts.items() if State.READY in found]
         await cursor.execute("SET LOCAL enable_seqscan = off")  # of a queue with few of them, none but its own
         await cursor.execute("SET LOCAL enable_bitmapscan = off")
         oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"], {"queues": waiting}))
-    declared = {rule.name: rule for rule in said.queues}
-    overrides = {one.queue: one for one in said.overrides if one.queue is not None and one.group is None}
-    flows = {one.queue: one for one in said.flows if one.queue is not None and one.group is None}
-    records: list[QueueRecord] = []
-    for name in sorted({*declared, *paused, *counts, *overrides, *flows}):
-        rule = declared.get(name) or QueueRule(name=name)
-        records.append(
-            QueueRecord(
-                name=name,
-                group_limit=rule.group_limit,
-                group_order=rule.group_order,
-                group_rate=rule.group_rate,
-                aging=rule.aging,
-                declared=name in declared,
-                limit=rule.limit,
-                rate=rule.rate,
-                override=overrides.get(name),
-                flow=flows.get(name),
-                pause=paused.get(name),
-                counts={state.value: number for state, number in counts.get(name, {}).items()},
-                oldest_due_at=oldest.get(name),
-            )
-        )
-    return records
+    return queue_records(stored.queues, stored.overrides, stored.flows, paused, counts, oldest.get)
 
 
 async def waking(cursor: Cursor, sql: Statements, queues: Sequence[str]) -> bool:
@@ -265,7 +231,7 @@ async def groups(
             limit=most,
             override=override,
             rate=rate_or_none(rate),
-            rate_override=rate_or_none(said),
+            rate_override=rate_or_none(rate_override),
             flow=None if flow is None else read_flow(flow)[0],
             order="strict" if strict else "relaxed",
             pause=paused.get((of, group)),
@@ -273,7 +239,7 @@ async def groups(
             capped=tuple(state for state, number in (counts or {}).items() if number > GROUP_COUNT_MAX),
             head=head,
         )
-        for of, group, most, override, rate, said, flow, strict, counts, head in found
+        for of, group, most, override, rate, rate_override, flow, strict, counts, head in found
     ]
 
 
@@ -288,7 +254,7 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
         deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}
         # Whether a worker has expired depends on the time; a dump must stay the same until something is written.
         shown = [msgspec.structs.replace(one, running=0, expired=False) for one in await workers(cursor, sql, 0.0)]
-        said = await rules(cursor, sql)
+        stored = await rules(cursor, sql)
         tables: dict[str, list[dict[str, Any]]] = {
             "jobs": jobs,
             "letters": await _all_letters(cursor, sql),
@@ -296,10 +262,11 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
                 _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
                 for one in sorted(shown, key=lambda one: one.id)
             ],
-            **{table: list(map(_plain, found)) for table, found in said._asdict().items()},
+            **{table: list(map(_plain, found)) for table, found in stored._asdict().items()},
             "pauses": [_plain(one) for one in await pauses(cursor, sql)],
             "logs": [
-                {"job_id": row[0], "at": row[1], "text": row[2]} for row in await rows(cursor, sql["read.all_logs"])
+                {"job_id": job_id, "at": at, "text": text}
+                for job_id, at, text in await rows(cursor, sql["read.all_logs"])
             ],
             "marks": [
                 mark_row(id, mark) for id, text in await rows(cursor, sql["read.all_marks"]) for mark in as_marks(text)
@@ -349,15 +316,10 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
 Scope = dict[str, Any]  # kind, queue, name: parameters of a statement
 
 
-def scope(said: Pause | Override, what: str) -> Scope:
-    """kind, queue and name (of the group or task). Exactly one of queue, queue + group, task must be given."""
-    if said.task is not None and said.queue is None and said.group is None:
-        return {"kind": "task", "queue": "", "name": said.task}
-    if said.task is None and said.queue is not None:
-        if said.group is None:
-            return {"kind": "queue", "queue": said.queue, "name": ""}
-        return {"kind": "group", "queue": said.queue, "name": said.group}
-    raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
+def scope(wanted: Pause | Override, what: str) -> Scope:
+    """kind, queue and name (of the group or task)."""
+    kind, queue, name = place_of(wanted, what)
+    return {"kind": kind, "queue": queue, "name": name}
 
 
 def named(place: Scope) -> str:

@@ -89,8 +89,8 @@ async def tally(cursor: Cursor, sql: Statements, query: JobQuery, by: Grouping |
         where = _prefilter(query, look, values).where
         await cursor.execute(_filled(sql["read.tally"], walk=walk, where=where, by=_TALLIED[by]), values)
         found = await cursor.fetchall()
-    rows = sum(row[2] for row in found)
-    counter = Counter({name: met for name, met, _ in found if met})
+    rows = sum(read for _, _, read in found)
+    counter = Counter({name: matched for name, matched, _ in found if matched})
     return tallied(counter, by, rows, complete=rows < look.rows_max)
 
 

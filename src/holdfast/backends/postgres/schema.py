@@ -27,7 +27,7 @@ from psycopg.errors import (
 
 from ...errors import ConfigurationError, SchemaMismatch
 from ..fragments import load_statements
-from .connection import SCHEMA_VERSION, SEARCH_PATH, said
+from .connection import SCHEMA_VERSION, SEARCH_PATH, error_text
 
 SERVER_VERSION_MIN = 140000
 FILES = [
@@ -185,7 +185,7 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
                 try:
                     await cursor.execute(_PLACE.sub(f'"{schema}".', text))
                 except (*_THERE_ALREADY, *_NOT_THERE) as error:
-                    raise SchemaMismatch(found or 0, SCHEMA_VERSION, _NOT_SO.format(said(error))) from error
+                    raise SchemaMismatch(found or 0, SCHEMA_VERSION, _NOT_SO.format(error_text(error))) from error
         await _make_functions(cursor, schema)
         await cursor.execute(f'UPDATE "{schema}".schema_version SET version = %s', (SCHEMA_VERSION,))  # noqa: S608
         if not cursor.rowcount:
@@ -236,10 +236,10 @@ async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
 def _settings(schema: str) -> str:
     """Settings attached to some functions."""
     # Only this function runs in callers' sessions; in ours the search path is set once per session, which is free.
-    said = [f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}']
+    error_text = [f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}']
     ways = " ".join(f"SET enable_{way} = off" for way in ("seqscan", "hashjoin", "mergejoin", "bitmapscan"))
-    said += [f'ALTER FUNCTION "{schema}".{name} {ways}' for name in _BY_INDEX]
-    return "; ".join(said)
+    error_text += [f'ALTER FUNCTION "{schema}".{name} {ways}' for name in _BY_INDEX]
+    return "; ".join(error_text)
 
 
 def _migrations() -> list[tuple[int, str]]:

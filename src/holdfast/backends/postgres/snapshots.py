@@ -131,29 +131,29 @@ class Floors:
     """The floors one backend remembers. Times are monotonic."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Any] | None = None  # None: not in use
+        self._current: dict[str, Any] | None = None  # None: not in use
         self._full_at = 0.0
 
     @property
-    def told(self) -> dict[str, Any] | None:
-        return self._told
+    def current(self) -> dict[str, Any] | None:
+        return self._current
 
     def use(self, on: bool) -> None:
         if not on:
-            self._told = None
-        elif self._told is None:
-            self._told, self._full_at = {}, 0.0
+            self._current = None
+        elif self._current is None:
+            self._current, self._full_at = {}, 0.0
 
     def asked(self, now: float, *, full: bool) -> dict[str, Any] | None:
         """The floors to send with a claim, `full` if it is to ignore them; None: not in use."""
-        if self._told is None:
+        if self._current is None:
             return None
-        return {**self._told, "full": full or now >= self._full_at}
+        return {**self._current, "full": full or now >= self._full_at}
 
     def answered(self, said: dict[str, Any], floors: dict[str, Any] | None, began: float, now: float) -> None:
         """Remember the floors the server returned; after a full scan, schedule the next one."""
-        if floors is None or self._told is None:
+        if floors is None or self._current is None:
             return
-        self._told = floors
+        self._current = floors
         if said["full"]:
             self._full_at = now + max(FULL_EVERY_SECONDS, FULL_SHARE * (now - began))

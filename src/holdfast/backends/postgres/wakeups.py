@@ -38,6 +38,7 @@ class Wakeups:
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
         self._channel = f"holdfast_{schema}"
+        self.loop = asyncio.get_running_loop()
         self.process = os.getpid()  # in a forked child no thread runs its loop
         self._hint = PreparedCall("hint", NOTIFY)
         self._pending: set[str] = set()
@@ -57,11 +58,11 @@ class Wakeups:
         if self._pending and (self._telling is None or self._telling.done()):
             self._telling = asyncio.create_task(self._tell())
 
-    def tell_from_elsewhere(self, loop: asyncio.AbstractEventLoop, queues: Sequence[str]) -> None:
+    def tell_from_elsewhere(self, queues: Sequence[str]) -> None:
         """Like `tell`, from another thread. Queues already pending are skipped: their hint is still to be sent."""
         if not self._pending.issuperset(queues):
             with contextlib.suppress(RuntimeError):  # the loop is closed: others find the work by polling
-                loop.call_soon_threadsafe(self.tell, queues)
+                self.loop.call_soon_threadsafe(self.tell, queues)
 
     async def _tell(self) -> None:
         while self._pending:

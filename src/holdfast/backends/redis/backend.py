@@ -122,7 +122,7 @@ class RedisBackend(Backend):
         self._numbering = numbering
         self._misses = 0  # exchanges in a row that missed the fast path
         self._is_set_up = False
-        self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
+        self._wakeups: Wakeups | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -145,9 +145,9 @@ class RedisBackend(Backend):
         return found
 
     async def close(self) -> None:
-        watch, self._wakeups = self._wakeups, None
-        if watch is not None and watch[0] is asyncio.get_running_loop():
-            await watch[1].close()
+        wakeups, self._wakeups = self._wakeups, None
+        if wakeups is not None and wakeups.loop is asyncio.get_running_loop():
+            await wakeups.close()
         self._connections.abandon()
         if self._direct is not None:
             self._direct.close()
@@ -287,8 +287,8 @@ class RedisBackend(Backend):
     async def answer(
         self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
     ) -> bool:
-        told = msgspec.json.encode({"result": result, "refused": refused})
-        [found] = await self._run("answer", now, worker, command_id, pieces=[told])
+        answer = msgspec.json.encode({"result": result, "refused": refused})
+        [found] = await self._run("answer", now, worker, command_id, pieces=[answer])
         return bool(found)
 
     async def commands(self, worker: str) -> list[Command]:
@@ -321,14 +321,15 @@ class RedisBackend(Backend):
         )
         if request is not None:
             self._misses = 0 if known == FAST_PATH_TAKEN else self._misses + 1
+        seal, quiet, opens, chained = (*why, *(None,) * 4)[:4]
         return Exchanged(
             answers=tuple(codec.answers(letters)),
-            leases=codec.leases(leases, why[3] if len(why) > 3 else 0),
+            leases=codec.leases(leases, chained or 0),
             known=bool(known),
             recovered=codec.recovered(recovered),
-            sealed=seals.read(why[0].decode()) if why and why[0] else None,
-            quiet_seconds=float(why[1]) if why else 0.0,
-            opens_in=float(why[2]) if len(why) > 2 and why[2] else None,
+            sealed=seals.read(seal.decode()) if seal else None,
+            quiet_seconds=float(quiet or 0),
+            opens_in=float(opens) if opens else None,
         )
 
     async def retire(self, worker: str, now: float | None = None) -> int:
@@ -515,9 +516,8 @@ class RedisBackend(Backend):
         await self._watching().wait(queues, timeout, at_hand)
 
     def _watching(self) -> Wakeups:
-        loop = asyncio.get_running_loop()
-        if self._wakeups is None or self._wakeups[0] is not loop:
-            if self._wakeups is not None and self._wakeups[1].process != os.getpid():
+        if self._wakeups is None or self._wakeups.loop is not asyncio.get_running_loop():
+            if self._wakeups is not None and self._wakeups.process != os.getpid():
                 keep_inherited(self._wakeups)
-            self._wakeups = (loop, Wakeups(self._connections, self._connections.keys[-1]))
-        return self._wakeups[1]
+            self._wakeups = Wakeups(self._connections, self._connections.keys[-1])
+        return self._wakeups

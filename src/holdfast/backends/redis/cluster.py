@@ -291,10 +291,10 @@ class Node:
 
 def refusal(error: HoldfastError) -> str:
     """Return the node's own error, if it refused; '' if it did not reply."""
-    said = error.__cause__
-    if isinstance(said, BusyLoadingError):
+    cause = error.__cause__
+    if isinstance(cause, BusyLoadingError):
         return "LOADING"
-    return str(said) if isinstance(said, ResponseError) else ""
+    return str(cause) if isinstance(cause, ResponseError) else ""
 
 
 # ---------------------------------------------------------------------- all nodes, and one slot
@@ -370,11 +370,11 @@ class Nodes:
             raise BackendUnavailable("the cluster has no node for some of its slots. Try again.")
         return self.node(address)
 
-    def redirected(self, slot: int, said: str, told_by: Node) -> Node:
+    def redirected(self, slot: int, reply: str, told_by: Node) -> Node:
         """Return where "MOVED slot host:port" or "ASK …" points; a missing host means the replying node's own."""
-        host, _, port = said.split(" ")[2].rpartition(":")
+        host, _, port = reply.split(" ")[2].rpartition(":")
         node = self.node((host.strip("[]") if host not in ("", "?") else told_by.address[0], int(port)))
-        if said.startswith("MOVED "):
+        if reply.startswith("MOVED "):
             self._owners[slot] = node.address
         return node
 
@@ -464,13 +464,13 @@ class SlotConnections(Connections):
                 self._away = False
                 return answer
             except HoldfastError as error:
-                said, tries = refusal(error), tries + 1
-                if said.startswith(("MOVED ", "ASK ")) and tries < REDIRECTS_MAX:
-                    asking = said.startswith("ASK ")
-                    node = self._nodes.redirected(self._place, said, node)
+                reply, tries = refusal(error), tries + 1
+                if reply.startswith(("MOVED ", "ASK ")) and tries < REDIRECTS_MAX:
+                    asking = reply.startswith("ASK ")
+                    node = self._nodes.redirected(self._place, reply, node)
                     continue
-                passes = said.startswith(PASSING)
-                if isinstance(error, OutcomeUnknown) or (said and not passes):
+                passes = reply.startswith(PASSING)
+                if isinstance(error, OutcomeUnknown) or (reply and not passes):
                     raise
                 # Refused for now, or unreachable: is there another owner?
                 again = await self._new_owner(node)

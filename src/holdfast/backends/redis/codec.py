@@ -15,7 +15,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...errors import ConfigurationError
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
@@ -36,6 +35,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import KeptEvent, Rollup
+from .. import seals
 from .layouts import FIELDS, NEW_JOB, RECORD, REQUEST, TERMS, bad_fields
 
 STATES = {
@@ -368,10 +368,7 @@ def stored_jobs(
         values = _record(job_id, record)
         job = _job(values, others)
         if job.unreadable:
-            raise ConfigurationError(
-                f"job {job.id!r} cannot be read ({', '.join(job.unreadable)}): a move copies everything or nothing. "
-                "Repair or remove it, see `holdfast doctor`."
-            )
+            raise seals.unreadable("job", job.id, job.unreadable)
         beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}
         logs, kept = tuple(log_lines(packed)), tuple(marks(marked_so))
         found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=logs, marks=kept))
@@ -426,9 +423,9 @@ def commands(packed: bytes | None) -> list[Command]:
 
 def command(stored: Mapping[str, Any]) -> Command:
     """A command as its script keeps it: its JSON, the times, and the answer's JSON."""
-    told = msgspec.json.decode(stored["answer"]) if "answer" in stored else {}
+    answer = msgspec.json.decode(stored["answer"]) if "answer" in stored else {}
     read = msgspec.json.decode(stored["record"], type=Command)
-    return msgspec.structs.replace(read, at=float(stored["at"]), done_at=_float_or(stored.get("done_at")), **told)
+    return msgspec.structs.replace(read, at=float(stored["at"]), done_at=_float_or(stored.get("done_at")), **answer)
 
 
 def _float_or(value: Any) -> float | None:

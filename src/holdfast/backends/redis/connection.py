@@ -109,21 +109,21 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
 
 def mapped(error: RedisError, verb: str) -> HoldfastError:
     """Map the server's error to one of ours. The server replied, so the outcome of the call is known."""
-    said = str(error)
-    code = said.partition(" ")[0]
+    reply = str(error)
+    code = reply.partition(" ")[0]
     if code in _SAFE:
         return BackendUnavailable(f"Redis refuses {verb}: {_SAFE[code]}")
     if code in _FORBIDDEN or isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
-        return ConfigurationError(f"Redis refuses {verb}: {words_of(error)}. {_advice(said)}")
+        return ConfigurationError(f"Redis refuses {verb}: {words_of(error)}. {_advice(reply)}")
     return BackendError(f"Redis failed during {verb}: {words_of(error)}")
 
 
-def _advice(said: str) -> str:
+def _advice(reply: str) -> str:
     """Return what to do about missing rights, in the server's ACL syntax."""
-    if found := re.search(r"run the '([^']+)' command", said):
+    if found := re.search(r"run the '([^']+)' command", reply):
         names = ("eval", "evalsha") if found[1] in ("eval", "evalsha") else (found[1],)
         return f"Give the user the rights: ACL SETUSER <user> {' '.join(f'+{name}' for name in names)}"
-    if "access a key" in said or "access one of the keys" in said:
+    if "access a key" in reply or "access one of the keys" in reply:
         return "Give the user the rights to the store's keys: ACL SETUSER <user> ~{<prefix>}:*"
     return "Check the user, its password and its rights."
 
@@ -184,8 +184,8 @@ class Confirmation:
         refused = next((one for one in answers if isinstance(one, ResponseError)), None)
         if refused is None and answers[-1] >= self.replicas:
             return
-        told = words_of(refused) if refused is not None else f"{answers[-1]} of {self.replicas} replicas have it"
-        raise Unconfirmed(f"the primary has stored the write, but it may not have reached the replicas: {told}")
+        why = words_of(refused) if refused is not None else f"{answers[-1]} of {self.replicas} replicas have it"
+        raise Unconfirmed(f"the primary has stored the write, but it may not have reached the replicas: {why}")
 
 
 def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bool) -> Confirmation:
@@ -398,8 +398,8 @@ class Connections:
             if call.writes or self.of_cluster or now - line.primary_at < PRIMARY_SECONDS:
                 answer = await converse(connection, command, replies)
             else:
-                told, *answers = await replies_to(connection, ROLE + command, replies + 1)
-                check_primary(told)
+                role, *answers = await replies_to(connection, ROLE + command, replies + 1)
+                check_primary(role)
                 answer = last_of(answers)
         except ResponseError as error:
             if whole is None or not str(error).startswith("NOSCRIPT"):
@@ -506,9 +506,9 @@ REPLICA = "READONLY this server is a replica"  # the error it would return for a
 ROLE = packed_command("INFO", "replication")
 
 
-def check_primary(told: Any) -> None:
+def check_primary(role: Any) -> None:
     """Raise, by its reply to ROLE, the error with which a replica refuses writes."""
-    if isinstance(told, bytes) and b"role:slave" in told:
+    if isinstance(role, bytes) and b"role:slave" in role:
         raise ResponseError(REPLICA)
 
 

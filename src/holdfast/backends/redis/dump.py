@@ -71,9 +71,9 @@ class Dumper:
         """Yield the lines of all jobs or letters, or of those named. HSCAN may yield one twice."""
         cursor = "0"
         while True:
-            told, lines, names = await self._run("dump_page", what, cursor, limit, BYTES_MAX, names=names)
+            position, lines, names = await self._run("dump_page", what, cursor, limit, BYTES_MAX, names=names)
             yield lines
-            cursor = told.decode()
+            cursor = position.decode()
             if not names and cursor == "0":
                 return
 

@@ -14,11 +14,10 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import CronEntry, Flow, GroupRecord, Override, Pause, QueueRule, TaskRule
-from ..seals import check_limit
+from ..seals import check_limit, place_of
 from . import codec
 from .connection import Connections
 from .layouts import LAYOUTS
@@ -41,13 +40,13 @@ def place(one: Override | Flow | Pause) -> Place:
     return ("q", one.queue, None) if one.group is None else ("g", one.queue, one.group)
 
 
-def in_order(said: Iterable[Scoped]) -> list[Scoped]:
-    return sorted(said, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
+def in_order(rows: Iterable[Scoped]) -> list[Scoped]:
+    return sorted(rows, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
 
 
-def of_queues(said: Iterable[Scoped]) -> dict[str, Scoped]:
+def of_queues(rows: Iterable[Scoped]) -> dict[str, Scoped]:
     """Return those that apply to whole queues, by queue."""
-    return {one.queue: one for one in said if one.queue is not None and one.group is None}
+    return {one.queue: one for one in rows if one.queue is not None and one.group is None}
 
 
 # ---------------------------------------------------------------------- going in
@@ -57,9 +56,9 @@ def rate(value: Rate | None) -> tuple[int, float, int | bool] | bool:
     return False if value is None else (value.count, value.seconds, value.burst or False)
 
 
-def _stored(layout: str, said: msgspec.Struct) -> tuple[Any, ...]:
+def _stored(layout: str, struct: msgspec.Struct) -> tuple[Any, ...]:
     """Return its fields in the order of the layout; none is false."""
-    values = (getattr(said, name) for name in LAYOUTS[layout])
+    values = (getattr(struct, name) for name in LAYOUTS[layout])
     return tuple(rate(one) if isinstance(one, Rate) else False if one is None else one for one in values)
 
 
@@ -72,11 +71,11 @@ def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
     return False if rule == TaskRule(name=rule.name) else _stored("TASK", rule)
 
 
-def override(said: Override) -> tuple[Any, ...]:
+def override_row(override: Override) -> tuple[Any, ...]:
     """Encode an override; UNSET counts as not set. Only a task can be apart."""
-    apart = said.apart is True and said.task is not None
-    limit, rate = (None if one is msgspec.UNSET else one for one in (said.limit, said.rate))
-    return _stored("OVERRIDE", replace(said, limit=limit, rate=rate, apart=apart))
+    apart = override.apart is True and override.task is not None
+    limit, rate = (None if one is msgspec.UNSET else one for one in (override.limit, override.rate))
+    return _stored("OVERRIDE", replace(override, limit=limit, rate=rate, apart=apart))
 
 
 def flow(bucket: Flow) -> tuple[Any, ...]:
@@ -258,12 +257,12 @@ class LimitVerbs:
 
     # ------------------------------------------------------------------ operators
 
-    async def limit(self, said: Override, step: int, now: float | None) -> None:
-        place = _checked(said, "a limit")
-        what = f"{ {'q': 'queue', 'g': 'group', 't': 'task'}[place[0]] } {place[2] or place[1]!r}"
-        check_limit(said.limit, f"the limit of {what}")
-        told = zip((said.limit, said.rate, said.apart), override(said), strict=True)
-        await self._run("limit", now, *place, *(None if one is UNSET else [stored] for one, stored in told), step)
+    async def limit(self, override: Override, step: int, now: float | None) -> None:
+        place = kind, queue, name = _checked(override, "a limit")
+        what = {"q": "queue", "g": "group", "t": "task"}[kind]
+        check_limit(override.limit, f"the limit of {what} {name or queue!r}")
+        changes = zip((override.limit, override.rate, override.apart), override_row(override), strict=True)
+        await self._run("limit", now, *place, *(None if one is UNSET else [stored] for one, stored in changes), step)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None) -> float:
         [until] = await self._run("slow_down", now, queue, seconds)
@@ -277,8 +276,7 @@ class LimitVerbs:
         return bool(changed)
 
 
-def _checked(said: Override | Pause, what: str) -> Place:
+def _checked(wanted: Override | Pause, what: str) -> Place:
     """Return what it applies to: exactly one of queue, queue and group, task."""
-    if (said.task is None) != (said.queue is None) and (said.queue is not None or said.group is None):
-        return place(said)
-    raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
+    place_of(wanted, what)
+    return place(wanted)

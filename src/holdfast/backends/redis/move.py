@@ -92,7 +92,7 @@ def _values(shipment: Shipment) -> list[Any]:
         None,
         [(one.name, limits.queue_rule(one)) for one in shipment.queues],
         [(one.name, limits.task_rule(one)) for one in shipment.tasks],
-        [(*limits.place(one), limits.override(one)) for one in shipment.overrides],
+        [(*limits.place(one), limits.override_row(one)) for one in shipment.overrides],
         [(*limits.place(one), limits.flow(one)) for one in shipment.flows],
         [(one.name, one.version, one.declared) for one in shipment.entries],
         [(*limits.place(one), codec.named(one)) for one in shipment.pauses],

@@ -25,12 +25,11 @@ from ...records import (
     Mark,
     Pause,
     QueueRecord,
-    QueueRule,
     TaskRecord,
-    TaskRule,
     WorkerRecord,
 )
 from ...rollups import EventPage, Rollup, RollupQuery, merged
+from ..reader import queue_records, task_records
 from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
@@ -150,62 +149,35 @@ class Reader:
         return limits.entries(await self._command("entries", "HGETALL", "entries"))
 
     async def tasks(self) -> list[TaskRecord]:
-        said, overrides, flows, numbers = await self._run("tasks")
-        declared = {rule.name: rule for rule in limits.task_rules(said)}
-        by_operators = {one.task: one for one in limits.overrides(overrides) if one.task is not None}
-        buckets = {one.task: one for one in limits.flows(flows) if one.task is not None}
+        rules, overrides, flows, numbers = await self._run("tasks")
         running = _pairs(numbers)
-        return [
-            TaskRecord(
-                rule=declared.get(name) or TaskRule(name=name),
-                declared=name in declared,
-                override=by_operators.get(name),
-                flow=buckets.get(name),
-                running=_number_of(running.get(b"t" + name.encode())),
-            )
-            for name in sorted({*declared, *by_operators, *buckets})
-        ]
+        return task_records(
+            limits.task_rules(rules),
+            limits.overrides(overrides),
+            limits.flows(flows),
+            lambda name: _number_of(running.get(b"t" + name.encode())),
+        )
 
     async def queues(self) -> list[QueueRecord]:
-        packed_counts, packed_oldest, said, packed_pauses, overrides, flows = await self._run("queues")
-        counts = _counts(codec.unpack(packed_counts), None)
-        oldest = codec.unpack(packed_oldest) or {}
-        declared = {rule.name: rule for rule in limits.queue_rules(said)}
-        paused = {one.queue: one for one in limits.pauses(packed_pauses) if one.queue is not None and one.group is None}
-        by_operators = {
-            one.queue: one for one in limits.overrides(overrides) if one.queue is not None and one.group is None
-        }
-        buckets = {one.queue: one for one in limits.flows(flows) if one.queue is not None}
-        found: list[QueueRecord] = []
-        for name in sorted({*counts, *declared, *paused, *by_operators, *buckets}):
-            rule = declared.get(name) or QueueRule(name=name)
-            found.append(
-                QueueRecord(
-                    name=name,
-                    group_limit=rule.group_limit,
-                    group_order=rule.group_order,
-                    group_rate=rule.group_rate,
-                    aging=rule.aging,
-                    declared=name in declared,
-                    limit=rule.limit,
-                    rate=rule.rate,
-                    override=by_operators.get(name),
-                    flow=buckets.get(name),
-                    pause=paused.get(name),
-                    counts={state.value: number for state, number in counts.get(name, {}).items()},
-                    oldest_due_at=float(oldest[name]) if name in oldest else None,
-                )
-            )
-        return found
+        packed_counts, packed_oldest, rules, packed_pauses, overrides, flows = await self._run("queues")
+        oldest: dict[str, float] = codec.unpack(packed_oldest) or {}
+        return queue_records(
+            limits.queue_rules(rules),
+            limits.overrides(overrides),
+            limits.flows(flows),
+            limits.pauses(packed_pauses),
+            _counts(codec.unpack(packed_counts), None),
+            lambda name: float(oldest[name]) if name in oldest else None,
+        )
 
     async def groups(self, queue: str | None, limit: int) -> list[GroupRecord]:
         found: list[GroupRecord] = []
         after = ""
-        said = await self._groups_spoken_of()
+        named = await self._groups_with_rules()
         while len(found) < limit:
             size = min(GROUPS_PAGE, limit - len(found))
-            start = bisect_right(said, after or ("" if queue is None else codec.escaped(queue).decode()))
-            packed, more = await self._run("groups", queue, after, size, None, said[start : start + size + 1])
+            start = bisect_right(named, after or ("" if queue is None else codec.escaped(queue).decode()))
+            packed, more = await self._run("groups", queue, after, size, None, named[start : start + size + 1])
             page = [limits.group(line) for line in codec.unpack(packed)]
             found += page
             if not more or not page:
@@ -213,7 +185,7 @@ class Reader:
             after = (codec.escaped(page[-1].queue) + codec.escaped(page[-1].name)).decode()
         return found
 
-    async def _groups_spoken_of(self) -> list[str]:
+    async def _groups_with_rules(self) -> list[str]:
         """Return the places of groups with an override or a pause, in index order, which is that of texts."""
         scopes = [scope for key in ("overrides", "pauses") for scope in await self._command("groups", "HKEYS", key)]
         places = {scope[1:] for scope in scopes if scope[:1] == b"g" and scope.count(b"\0") == 2 and scope[-1] == 0}

@@ -27,23 +27,23 @@ async def look_at_server(connections: Connections) -> dict[str, str]:
 
 async def inspect(connections: Connections, *, allow_eviction: bool, allow_no_aof: bool) -> None:
     """Check the server and our rights there; refuse what would lose jobs or fail halfway."""
-    told = await look_at_server(connections)
-    check_server(told, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
+    info = await look_at_server(connections)
+    check_server(info, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
     await check_rights(connections)
 
 
-def check_server(told: Mapping[str, str], *, allow_eviction: bool, allow_no_aof: bool) -> None:
+def check_server(info: Mapping[str, str], *, allow_eviction: bool, allow_no_aof: bool) -> None:
     """Refuse a server that would lose jobs, or that cannot run our scripts."""
-    _check_version(told)
-    if told.get("role", "master") != "master":
+    _check_version(info)
+    if info.get("role", "master") != "master":
         raise mapped(replica := ResponseError(REPLICA), "open") from replica
-    policy = told.get("maxmemory_policy", "noeviction")
+    policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not allow_eviction:
         raise ConfigurationError(
             f"the server's maxmemory-policy is {policy!r}: it would evict jobs when memory is full. "
             "Set maxmemory-policy noeviction, or accept the loss with ?allow_eviction=true in the URL."
         )
-    if told.get("aof_enabled", "0") != "1" and not allow_no_aof:
+    if info.get("aof_enabled", "0") != "1" and not allow_no_aof:
         raise ConfigurationError(
             "the server's appendonly is 'no': acknowledged jobs would be lost when it stops. "
             "Set appendonly yes (and appendfsync everysec or always), or accept the loss with ?allow_no_aof=true "
@@ -51,12 +51,12 @@ def check_server(told: Mapping[str, str], *, allow_eviction: bool, allow_no_aof:
         )
 
 
-def _check_version(told: Mapping[str, str]) -> None:
-    is_valkey = told.get("server_name") == "valkey" or "valkey_version" in told
+def _check_version(info: Mapping[str, str]) -> None:
+    is_valkey = info.get("server_name") == "valkey" or "valkey_version" in info
     name, version, least = (
-        ("Valkey", told.get("valkey_version", "8"), VALKEY_MAJOR_MIN)
+        ("Valkey", info.get("valkey_version", "8"), VALKEY_MAJOR_MIN)
         if is_valkey
-        else ("Redis", told.get("redis_version", "0"), REDIS_MAJOR_MIN)
+        else ("Redis", info.get("redis_version", "0"), REDIS_MAJOR_MIN)
     )
     major = version.partition(".")[0]
     if not major.isdigit() or int(major) < least:

@@ -32,7 +32,7 @@ class Wakeups:
 
     def __init__(self, connections: Connections, key: str) -> None:
         self._connections, self._key = connections, key
-        self.process = os.getpid()
+        self.loop, self.process = asyncio.get_running_loop(), os.getpid()
         self._last = "0-0"
         self._listening: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()

@@ -144,7 +144,7 @@ class ShardedBackend(ShardedReader, Backend):
         try:
             return await enqueue(registry, self._store, jobs, now)
         except StoreSealed:
-            if not await self._sealing.mend():
+            if not await self._sealing.finish_closing():
                 raise
         return await enqueue(await self._ruling.ready_for(jobs, now), self._store, jobs, now)
 
@@ -196,7 +196,7 @@ class ShardedBackend(ShardedReader, Backend):
             return answer
         registry = self._shards.registry  # a queue without a shard is claimed nowhere
         sealed = answer.sealed or (registry.seal if registry.closed else None)
-        return replace(answer, sealed=None if sealed is not None and await self._sealing.mend() else sealed)
+        return replace(answer, sealed=None if sealed is not None and await self._sealing.finish_closing() else sealed)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(releases, lambda store, part: store.release(part, now))

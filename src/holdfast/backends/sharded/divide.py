@@ -71,11 +71,11 @@ def task_share(rule: TaskRule, shards: int, place: int) -> TaskRule:
     )
 
 
-def override_share(said: Override, shards: int, place: int) -> Override:
+def override_share(override: Override, shards: int, place: int) -> Override:
     """Divide an operator's override as stored: None where nothing is set, which resets what a shard may still have."""
-    limit = limit_share(said.limit, shards, place) if isinstance(said.limit, int) else None
-    rate = rate_share(said.rate, shards, place) if isinstance(said.rate, Rate) else None
-    return replace(said, limit=limit, rate=rate, apart=said.apart if isinstance(said.apart, bool) else None)
+    limit = limit_share(override.limit, shards, place) if isinstance(override.limit, int) else None
+    rate = rate_share(override.rate, shards, place) if isinstance(override.rate, Rate) else None
+    return replace(override, limit=limit, rate=rate, apart=override.apart if isinstance(override.apart, bool) else None)
 
 
 def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
@@ -83,16 +83,16 @@ def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> S
     entry = registry.queues[queue]
     shards = max(entry.shards, place + 1)  # a shard no longer in use also gets a part, and has no job to use it
 
-    def is_here(said: Override | Flow) -> bool:
-        return said.queue == queue and (said.group is None or place_of(said.group, entry.shards) == place)
+    def is_here(override: Override | Flow) -> bool:
+        return override.queue == queue and (override.group is None or place_of(override.group, entry.shards) == place)
 
     return Shipment(
         part="rules",
         queues=tuple(queue_share(rule, shards, place) for rule in rules.queues if rule.name == queue),
         overrides=tuple(
-            override_share(said, shards, place) if said.group is None else said
-            for said in rules.overrides
-            if is_here(said)
+            override_share(override, shards, place) if override.group is None else override
+            for override in rules.overrides
+            if is_here(override)
         ),
         flows=tuple(flow for flow in rules.flows if is_here(flow)),
         pauses=tuple(
@@ -113,18 +113,19 @@ def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) 
         part="rules",
         tasks=tuple(task_share(rule, *here[rule.name]) for rule in rules.tasks if rule.name in here),
         overrides=tuple(
-            override_share(said, *here[said.task])
-            for said in rules.overrides
-            if said.task is not None and said.task in here
+            override_share(override, *here[override.task])
+            for override in rules.overrides
+            if override.task is not None and override.task in here
         ),
         flows=tuple(flow for flow in rules.flows if flow.task is not None and flow.task in here),
     )
 
 
-def said_of(overrides: Iterable[Override], scope: Scope) -> Override:
+def override_of(overrides: Iterable[Override], scope: Scope) -> Override:
     """Return the operator's override of that scope, or an empty one."""
-    nothing = Override(queue=scope[0], group=scope[1], task=scope[2], limit=None, rate=None, apart=None)
-    return next((said for said in overrides if (said.queue, said.group, said.task) == scope), nothing)
+    queue, group, task = scope
+    nothing = Override(queue=queue, group=group, task=task, limit=None, rate=None, apart=None)
+    return next((one for one in overrides if (one.queue, one.group, one.task) == scope), nothing)
 
 
 def refuse_undividable(
@@ -132,11 +133,11 @@ def refuse_undividable(
 ) -> None:
     """Refuse a limit of these queues and tasks, declared or overridden, that has less than one for each shard."""
     for queue in queues:
-        entry, word = registry.queues[queue], said_of(overrides, (queue, None, None))
+        entry, word = registry.queues[queue], override_of(overrides, (queue, None, None))
         for limit in (word.limit, None if entry.rule is None else entry.rule.limit):
             refuse_too_small(limit, entry.shards, f"queue {queue!r}")
     for task in tasks:
-        rule, word = registry.tasks[task].rule, said_of(overrides, (None, None, task))
+        rule, word = registry.tasks[task].rule, override_of(overrides, (None, None, task))
         for limit in (word.limit, None if rule is None else rule.limit):
             refuse_too_small(limit, len(registry.shards_of_task(task)), f"task {task!r}")
 

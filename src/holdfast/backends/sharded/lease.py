@@ -153,7 +153,7 @@ class LeaseVerbs:
     ) -> None:
         """Make a new call. A worker past its deadline is recovered everywhere, as it is in one store."""
         try:
-            await self._trade(service, settlements, releases, request, now)
+            await self._exchange_in_rounds(service, settlements, releases, request, now)
             if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
                 await self._make_sure(service, now)
         except Gone:
@@ -172,7 +172,7 @@ class LeaseVerbs:
         if not alive:
             raise Gone
 
-    async def _trade(
+    async def _exchange_in_rounds(
         self,
         service: WorkerCalls,
         settlements: Sequence[Settlement],
@@ -279,11 +279,11 @@ class LeaseVerbs:
         if service is None:
             return Renewal(known=False, lost=tuple(item.id for item in held))
         named: dict[str, list[Held]] = {name: [] for name in (HOME, *service.joined)}
-        strangers: list[str] = []
+        unknown: list[str] = []
         for item in held:
             shard, token = parted(item.token)
             if self._shards.queue_of(shard) is None:
-                strangers.append(item.id)
+                unknown.append(item.id)
             else:
                 named.setdefault(shard, []).append(Held(item.id, token))
         service.write_off(seen_call)
@@ -308,7 +308,7 @@ class LeaseVerbs:
         if HOME in answers and HOME not in known:
             await at_once({HOME: self._at(HOME, lambda store: store.register(service.record, now))})
         return Renewal(
-            lost=(*strangers, *(job_id for answer in answers.values() for job_id in answer.lost)),
+            lost=(*unknown, *(job_id for answer in answers.values() for job_id in answer.lost)),
             cancelled=tuple(job_id for answer in answers.values() for job_id in answer.cancelled),
             released=tuple(job_id for answer in answers.values() for job_id in answer.released),
             commands=answers[HOME].commands if HOME in answers else (),

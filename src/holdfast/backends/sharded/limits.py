@@ -34,7 +34,7 @@ class LimitVerbs:
 
     def __init__(self, shards: Shards, stores: Stores) -> None:
         self._shards, self._stores = shards, stores
-        self._mended_at: float | None = None
+        self._finished_at: float | None = None
 
     async def _home(self) -> Backend:
         return await self._stores(HOME)
@@ -61,7 +61,7 @@ class LimitVerbs:
             if queue in registry.queues and registry.queues[queue].state == "new" and not registry.closed:
                 registry = await self._tell(queue, now)
         if self._shards.unsettled and not registry.closed:
-            await self._mend(now)
+            await self._finish_interrupted(now)
         return registry
 
     async def ready_for(self, jobs: Sequence[NewJob], now: float | None) -> Registry:
@@ -70,8 +70,8 @@ class LimitVerbs:
         registry = await self.known({job.queue for job in jobs}, now)
         if any(job.queue not in registry.queues for job in jobs):
             registry.refuse_sealed()
-        pairs = {(job.task, job.queue) for job in jobs}
-        return registry if pairs <= self._shards.told else await self._list(pairs - self._shards.told, now)
+        unlisted = {(job.task, job.queue) for job in jobs} - self._shards.listed_pairs
+        return await self._list(unlisted, now) if unlisted else registry
 
     async def _refuse_wide_keys(self, jobs: Sequence[NewJob]) -> None:
         if not any(job.key_scope == "global" and job.key is not None for job in jobs):
@@ -102,11 +102,11 @@ class LimitVerbs:
         names = tasks & set(self._shards.unsettled)
         return await self._tell_tasks(names, now) if names else registry
 
-    async def _mend(self, now: float | None) -> None:
+    async def _finish_interrupted(self, now: float | None) -> None:
         """Send rules that another process began to send and did not finish; what fails now is sent later."""
         clock = time.monotonic()
-        if self._mended_at is None or clock - self._mended_at >= FRESH_SECONDS:
-            self._mended_at = clock
+        if self._finished_at is None or clock - self._finished_at >= FRESH_SECONDS:
+            self._finished_at = clock
             with suppress(*SILENCE):
                 await self._tell_tasks(self._shards.unsettled, now)
 
@@ -120,11 +120,11 @@ class LimitVerbs:
             check_limit(task.limit, f"limit of task {task.name!r}")
         registry = await self._shards.refresh()
         rules = [replace(rule, group_limit=1) if rule.group_order == "strict" else rule for rule in rules]
-        changed = [rule for rule in rules if not _is_told(registry.queues.get(rule.name), rule)]
-        said = {task.name: None if task == TaskRule(name=task.name) else task for task in tasks}
+        changed = [rule for rule in rules if not _is_current(registry.queues.get(rule.name), rule)]
+        declared = {task.name: None if task == TaskRule(name=task.name) else task for task in tasks}
         news = {
             name: rule
-            for name, rule in said.items()
+            for name, rule in declared.items()
             if (entry := registry.tasks.get(name, TaskEntry())).rule != rule or entry.state != "ready"
         }
         if not changed and not news:
@@ -205,13 +205,13 @@ class LimitVerbs:
             for pause in there.pauses:
                 if _scope(pause) not in pauses:
                     await store.resume(pause, now)
-            words = {_scope(said): said for said in (*wanted.overrides, *of_tasks.overrides)}
-            for said in there.overrides:
-                if _scope(said) not in words:
-                    await store.limit(replace(said, limit=None, rate=None, apart=None), now)
-            for said in words.values():
+            words = {_scope(override): override for override in (*wanted.overrides, *of_tasks.overrides)}
+            for override in there.overrides:
+                if _scope(override) not in words:
+                    await store.limit(replace(override, limit=None, rate=None, apart=None), now)
+            for override in words.values():
                 with suppress(ConfigurationError):  # a limit from before the queue became strict
-                    await store.limit(said, now)
+                    await store.limit(override, now)
 
         names = {shard_name(queue, place): place for place in range(entry.reach)}
         (await at_once({name: align(place, name) for name, place in names.items()})).of_all()
@@ -228,13 +228,13 @@ class LimitVerbs:
             def settled(found: Registry, seen: Mapping[str, TaskEntry] = entries) -> Registry:
                 for task, entry in seen.items():
                     if found.tasks.get(task) == entry:
-                        found = found.with_task(task, entry.told)
+                        found = found.with_task(task, entry.propagated)
                 return found
 
             registry = await self._shards.change(settled)
-            same = all(registry.tasks[task] == entry.told for task, entry in entries.items())
-            spoken_of = any(entry.said for entry in entries.values())
-            if same and (not spoken_of or await self._overrides() == overrides):
+            same = all(registry.tasks[task] == entry.propagated for task, entry in entries.items())
+            has_overrides = any(entry.said for entry in entries.values())
+            if same and (not has_overrides or await self._overrides() == overrides):
                 break
         return registry
 
@@ -250,7 +250,7 @@ class LimitVerbs:
             await store.declare((), rules, now)
             for task in mine:
                 if entries[task].said:
-                    word = divide.said_of(overrides, (None, None, task))
+                    word = divide.override_of(overrides, (None, None, task))
                     await store.limit(divide.override_share(word, *mine[task]), now)
 
         concerned = {name for names in spread.values() for name in names}
@@ -278,42 +278,42 @@ class LimitVerbs:
 
     # ------------------------------------------------------------------ an operator's limits
 
-    async def limit(self, said: Override, now: float | None) -> None:
-        check_limit(said.limit, f"the limit of {_named(said)}")
+    async def limit(self, override: Override, now: float | None) -> None:
+        check_limit(override.limit, f"the limit of {_named(override)}")
         registry, home = await self._shards.refresh(), await self._home()
         registry.refuse_sealed()
-        if said.task is not None:
-            task = said.task
-            divide.refuse_too_small(said.limit, len(registry.shards_of_task(task)), _named(said))
+        if override.task is not None:
+            task = override.task
+            divide.refuse_too_small(override.limit, len(registry.shards_of_task(task)), _named(override))
             await self._shards.change(lambda found: _with_word(found, task))
-            await home.limit(said, now)
+            await home.limit(override, now)
             await self._shards.refresh()
             await self._tell_tasks([task], now)
             return
-        queue = said.queue or ""
-        if said.group is None and queue in registry.queues:
-            divide.refuse_too_small(said.limit, registry.queues[queue].shards, _named(said))
-        await home.limit(said, now)
+        queue = override.queue or ""
+        if override.group is None and queue in registry.queues:
+            divide.refuse_too_small(override.limit, registry.queues[queue].shards, _named(override))
+        await home.limit(override, now)
         await self._shards.refresh()
         await self.known({queue}, now)
-        await self._tell_word(said, queue, now)
+        await self._push_override(override, queue, now)
 
-    async def _tell_word(self, said: Override, queue: str, now: float | None) -> None:
+    async def _push_override(self, override: Override, queue: str, now: float | None) -> None:
         """Give the shards of a queue, or that of a group, home's override; repeat if it was changed meanwhile."""
-        own = None if said.group is None else self._shards.of_group(queue, said.group)
+        own = None if override.group is None else self._shards.of_group(queue, override.group)
         shards = self._shards.registry.queues[queue].shards
         names = {shard_name(queue, place): place for place in range(shards)} if own is None else {own: 0}
         for _ in range(TRIES_MAX):
-            word = divide.said_of(await self._overrides(), _scope(said))
+            word = divide.override_of(await self._overrides(), _scope(override))
             tell = {
                 name: self._limit_at(name, divide.override_share(word, len(names), names[name]), now) for name in names
             }
             (await at_once(tell)).of_all()
-            if divide.said_of(await self._overrides(), _scope(said)) == word:
+            if divide.override_of(await self._overrides(), _scope(override)) == word:
                 break
 
-    async def _limit_at(self, name: str, said: Override, now: float | None) -> None:
-        await (await self._stores(name)).limit(said, now)
+    async def _limit_at(self, name: str, override: Override, now: float | None) -> None:
+        await (await self._stores(name)).limit(override, now)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None) -> float:
         """Slow down every shard of the queue; the latest time counts. Repeat the call if a shard was unreachable."""
@@ -326,13 +326,14 @@ def _scope(one: Pause | Override) -> tuple[str | None, str | None, str | None]:
     return (one.queue, one.group, one.task)
 
 
-def _named(said: Override) -> str:
-    if said.task is not None:
-        return f"task {said.task!r}"
-    return f"queue {said.queue!r}" if said.group is None else f"group {said.group!r} of queue {said.queue!r}"
+def _named(override: Override) -> str:
+    if override.task is not None:
+        return f"task {override.task!r}"
+    queue = f"queue {override.queue!r}"
+    return queue if override.group is None else f"group {override.group!r} of {queue}"
 
 
-def _is_told(entry: Entry | None, rule: QueueRule) -> bool:
+def _is_current(entry: Entry | None, rule: QueueRule) -> bool:
     return entry is not None and entry.state == "ready" and entry.rule == rule
 
 

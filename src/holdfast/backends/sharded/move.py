@@ -181,7 +181,8 @@ class MoveVerbs:
             tasks = {task for task, _ in pairs}
             refuse_undividable(found, (), tasks, overrides)
             for task in tasks:
-                found = found.with_task(task, found.tasks[task].told)  # shards get their rules before the target opens
+                # shards get their rules before the target opens
+                found = found.with_task(task, found.tasks[task].propagated)
             return found
 
         await self._shards.change(added)
@@ -209,12 +210,12 @@ class MoveVerbs:
 
         (await at_once({name: furnish(name) for name in places})).of_all()
 
-        def told(found: Registry) -> Registry:
+        def all_propagated(found: Registry) -> Registry:
             done = {name: replace(entry, state="ready") for name, entry in fresh.items()}
             same = {name: entry for name, entry in done.items() if found.queues.get(name) == fresh[name]}
             return replace(found, queues={**found.queues, **same})
 
-        await self._shards.change(told)
+        await self._shards.change(all_propagated)
 
     async def _hand_out(self, move: str, shipment: Shipment, shards: Sequence[str]) -> None:
         """Store every row in its shard."""

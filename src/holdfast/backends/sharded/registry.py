@@ -48,7 +48,7 @@ class TaskEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: Literal["changing", "ready"] = "ready"
 
     @property
-    def told(self) -> TaskEntry:
+    def propagated(self) -> TaskEntry:
         """This entry once all shards have the rules."""
         return replace(self, queues=dict.fromkeys(self.queues, "ready"), state="ready")
 
@@ -131,7 +131,7 @@ class Shards:
         self.registry = Registry()
         self.numbers: Mapping[str, int] = {}  # by shard, in the order in which they were added
         self._queues: Mapping[str, str] = {}  # by shard
-        self.told: frozenset[tuple[str, str]] = frozenset()  # (task, queue): such jobs may be stored at once
+        self.listed_pairs: frozenset[tuple[str, str]] = frozenset()  # (task, queue): such jobs may be stored at once
         self.unsettled: tuple[str, ...] = ()  # tasks whose rules some shard may lack
 
     # ------------------------------------------------------------------ reading
@@ -159,13 +159,13 @@ class Shards:
                 name = shard_name(queue, place)
                 numbers[name], queues[name] = entry.first + place, queue
         self._text, self.registry, self.numbers, self._queues = text, registry, numbers, queues
-        self.told = frozenset(
+        self.listed_pairs = frozenset(
             (task, queue)
             for task, entry in registry.tasks.items()
             for queue, state in entry.queues.items()
             if state == "ready"
         )
-        self.unsettled = tuple(task for task, entry in registry.tasks.items() if entry != entry.told)
+        self.unsettled = tuple(task for task, entry in registry.tasks.items() if entry != entry.propagated)
 
     def of(self, queue: str) -> list[str]:
         """Return the shards that may hold jobs of a queue."""

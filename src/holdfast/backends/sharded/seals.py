@@ -61,7 +61,7 @@ class SealVerbs:
             raise refused
         return True
 
-    async def mend(self) -> bool:
+    async def finish_closing(self) -> bool:
         """A shard reports that it is sealed. If the store is not, or no longer, fix the shard and return True."""
         if (await self._shards.refresh()).closed:
             return False
@@ -164,7 +164,7 @@ def _spread_out(found: Registry) -> Registry:
     queues, tasks = found.queues, found.tasks
     if seals.is_new_target(found.seal, found.before):
         queues = {name: replace(entry, rule=None) for name, entry in queues.items()}
-        tasks = {name: replace(entry, rule=None, said=False).told for name, entry in tasks.items()}
+        tasks = {name: replace(entry, rule=None, said=False).propagated for name, entry in tasks.items()}
     return replace(found, spreading=False, before=None, queues=queues, tasks=tasks)
 
 

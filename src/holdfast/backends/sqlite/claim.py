@@ -80,7 +80,8 @@ def exchange(
         return Exchanged(answers=tuple(answers))
     row = tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone()
     if row is not None and request.call == row[0]:
-        return _first_answer(tx, request, row[1])
+        _, last_answers, *_ = row
+        return _first_answer(tx, request, last_answers)
     answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
     look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
     if row is None or request.call < row[0]:  # unknown worker, or a later claim overtook this one: outcomes only

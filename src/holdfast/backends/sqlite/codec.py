@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...errors import ConfigurationError
 from ...lifecycle import Failure, State
 from ...rates import Rate
-from ...records import ERRORS_KEPT_MAX, Command, CronEntry, Flow, Mark, Override, PastDeath, Pause, Revival
+from ...records import ERRORS_KEPT_MAX, Command, CronEntry, Mark, PastDeath, Revival
 from ..fragments import load_statements
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -200,15 +199,6 @@ def _rate_read(text: str) -> Rate | None:
 
 def rate_of(text: str | None) -> Rate | None:
     return None if text is None else _rate_read(text)
-
-
-def place_of(said: Pause | Override | Flow, what: str) -> Place:
-    """(kind, queue, name): exactly one of queue, queue + group, task."""
-    if said.task is not None and said.queue is None and said.group is None:
-        return "task", "", said.task
-    if said.task is None and said.queue is not None:
-        return ("queue", said.queue, "") if said.group is None else ("group", said.queue, said.group)
-    raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
 
 
 def scope_of(kind: str, queue: str, name: str) -> dict[str, str | None]:

@@ -326,7 +326,7 @@ def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> li
 def is_same_file(execute: Execute, path: str) -> bool:
     """Whether a connection's main database is the file at that path."""
     found = execute("PRAGMA database_list").fetchall()
-    files = [as_str(row[2]) for row in found if as_str(row[1]) == "main"]
+    files = [as_str(file) for _, name, file in found if as_str(name) == "main"]
     return bool(files and files[0] and os.path.exists(path) and os.path.samefile(files[0], path))
 
 

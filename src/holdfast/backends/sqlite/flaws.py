@@ -131,11 +131,10 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, name: str) -> Table:
-        columns = [
-            (_text(row[1]), _text(row[2]), row[5]) for row in connection.execute(f"PRAGMA table_info(holdfast_{name})")
-        ]
-        key = tuple(column for column, _, place in sorted(columns, key=lambda one: one[2]) if place)
-        texts = tuple(column for column, kind, _ in columns if kind == "TEXT")
+        info = connection.execute(f"PRAGMA table_info(holdfast_{name})")
+        columns = [(place_in_key, _text(column), _text(kind)) for _, column, kind, _, _, place_in_key in info]
+        key = tuple(column for place_in_key, column, _ in sorted(columns) if place_in_key)
+        texts = tuple(column for _, column, kind in columns if kind == "TEXT")
         return cls(name, key, texts, key == ("seq",))
 
     @property

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
-from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, GroupOrder
+from ...records import READY_PER_GROUP_MAX, STAGGER_TICKS, GroupOrder
 from .. import formulas
-from ..formulas import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, age_shift, rank
+from ..formulas import LANE_APART, LANE_PARKED, age_shift, rank
 from .codec import SQL, Place, encoded, rate_of
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
 _UNDECLARED = ("strict", 1, None, None, None, None)  # the rule of a queue without one, in the order of limit.queue
-_NOT_ALONE = 0  # a queue's groups are subject to more than their limit
+_COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
 
 
 class Queue(NamedTuple):
     """A queue's rule, with the operator's override applied."""
 
-    strict: bool = True
+    group_order: GroupOrder = "strict"
     group_limit: int = 1
     group_rate: Rate | None = None
     aging: float | None = None
@@ -72,7 +72,6 @@ class Rules:
         "_group_overrides",
         "_group_pauses",
         "_lanes",
-        "_limits",
         "_overrides",
         "_queue_flows",
         "_queue_overrides",
@@ -98,11 +97,10 @@ class Rules:
         self.closed, self.tick = others
         paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
         self._queue_pauses, self._group_pauses, self._task_pauses = paused
-        said: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS
-        self._queue_overrides, self._group_overrides, task_overrides = said
+        kinds: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS
+        self._queue_overrides, self._group_overrides, task_overrides = kinds
         self._tasks_said = tasks or task_overrides
         self._queues: dict[str, Queue] = {}
-        self._limits: dict[str, int] = {}
         self._overrides: dict[tuple[str, str], tuple[int | None, Rate | None]] = {}
         self._tasks: Mapping[str, Task] | None = None
         self._lanes: Mapping[str, int] | None = None
@@ -139,11 +137,11 @@ class Rules:
         order, group_limit, group_rate, aging, limit, rate = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
-            limit_said, rate_said = self._override("queue", name, "")
-            limit, rate = limit_said or limit, rate_said or rate
+            limit_override, rate_override = self._override("queue", name, "")
+            limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
-        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate))
+        return Queue("strict" if order == "strict" else "relaxed", group_limit, group_rate, aging, limit, _held(rate))
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
@@ -161,38 +159,37 @@ class Rules:
         return self.order(queue, group) == "strict"
 
     def order(self, queue: str, group: str) -> GroupOrder:
-        return formulas.group_order(group, "strict" if self.queue(queue).strict else "relaxed")
+        return formulas.group_order(group, self.queue(queue).group_order)
 
-    def said(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
+    def override_of(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
         """An operator's override of a group: (limit, rate)."""
         if not self._group_overrides:
             return None, None
-        said = self._overrides.get((queue, group))
-        if said is None:
-            said = self._overrides[queue, group] = self._override("group", queue, group)
-        return said
+        override = self._overrides.get((queue, group))
+        if override is None:
+            override = self._overrides[queue, group] = self._override("group", queue, group)
+        return override
 
     def group_limit(self, queue: str, group: str) -> int:
         found = self._group_pauses and self._cursor.execute(SQL["limit.group_paused"], (queue, group)).fetchone()
-        declared, said = self.queue(queue).group_limit, self.said(queue, group)[0]
-        return formulas.group_limit(self.order(queue, group), declared, said, paused=bool(found))
+        declared, override = self.queue(queue).group_limit, self.override_of(queue, group)[0]
+        return formulas.group_limit(self.order(queue, group), declared, override, paused=bool(found))
 
     def limit_alone(self, queue: str, group: str) -> int | None:
         """The limit, if nothing else (rate, aging) affects which jobs of this group are ready; else None."""
         if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
-            limit = self._limits.get(queue)
-            if limit is None:
-                rule = self.queue(queue)
-                alone = rule.aging is None and _held(rule.group_rate) is None
-                limit = self._limits[queue] = (1 if rule.strict else rule.group_limit) if alone else _NOT_ALONE
-            return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
+            rule = self.queue(queue)
+            if rule.aging is not None or (rule.group_rate is not None and _held(rule.group_rate) is not None):
+                return None
+            order = formulas.group_order(group, rule.group_order)
+            return formulas.group_limit(order, rule.group_limit, None, paused=False)
         if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
             return None
         return self.group_limit(queue, group)
 
     def group_rate(self, queue: str, group: str) -> Rate | None:
         """The rate in force; None: there is none, or it was lifted."""
-        return _held(self.said(queue, group)[1] or self.queue(queue).group_rate)
+        return _held(self.override_of(queue, group)[1] or self.queue(queue).group_rate)
 
     def windowed(self, queue: str) -> bool:
         """Whether a claim may make room in a group: because of its rate, or of the bound on its ready jobs."""
@@ -210,13 +207,13 @@ class Rules:
 
     def _read_tasks(self) -> dict[str, Task]:
         declared = {row[0]: row[1:] for row in self._cursor.execute(SQL["limit.tasks_apart"])}
-        said = {row[0]: row[1:] for row in self._cursor.execute(SQL["limit.task_overrides"])}
+        overrides = {row[0]: row[1:] for row in self._cursor.execute(SQL["limit.task_overrides"])}
         tasks: dict[str, Task] = {}
-        for name in sorted({*declared, *said}):
+        for name in sorted({*declared, *overrides}):
             limit, rate, apart = declared.get(name, (None, None, 0))
-            limit_said, rate_said, apart_said = said.get(name, (None, None, None))
-            task = Task(limit_said or limit or UNLIMITED, _held(rate_of(rate_said or rate)))
-            if apart or apart_said or task.limit < UNLIMITED or task.rate is not None:
+            limit_override, rate_override, apart_override = overrides.get(name, (None, None, None))
+            task = Task(limit_override or limit or UNLIMITED, _held(rate_of(rate_override or rate)))
+            if apart or apart_override or task.limit < UNLIMITED or task.rate is not None:
                 tasks[name] = task
         return tasks
 
@@ -232,7 +229,7 @@ class Rules:
         return self._lanes
 
     def lane_of(self, task: str, group: str | None) -> int:
-        return self.lanes.get(task) or (LANE_UNGROUPED if group is None else LANE_GROUPED)
+        return self.lanes.get(task) or _COMMON_LANES[group is not None]
 
     @property
     def trimmed(self) -> frozenset[str]:
@@ -299,7 +296,8 @@ def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None 
             continue
         if due and limit:
             # A job that is due but not yet promoted must not be overtaken by a later one of its group.
-            tx.cursor.execute(_JOIN_DUE, {"queue": name[0], "grp": name[1], "limit": limit, "now": tx.now})
+            queue, group = name
+            tx.cursor.execute(_JOIN_DUE, {"queue": queue, "grp": group, "limit": limit, "now": tx.now})
         if limit == 1:
             of_one.append(name)
         elif limit > 1:

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from ...rates import UNLIMITED
 from ...records import Override, Pause, QueueRule, TaskRule
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED
-from ..seals import check_limit, strict_limit
-from .codec import SQL, Place, encoded, place_of, rate_text
+from ..seals import check_limit, place_of, strict_limit
+from .codec import SQL, Place, encoded, rate_text
 from .connection import Transaction
 
 
@@ -50,8 +50,11 @@ def queue_row(rule: QueueRule) -> tuple[Any, ...]:
 
 
 def task_row(rule: TaskRule) -> tuple[Any, ...]:
-    held_back = (rule.name, rule.limit, rate_text(rule.rate), rule.apart)
-    return (*held_back, rule.retain_count, rule.retain_dead, rule.retain_dead_count)
+    starts = (rule.name, rule.limit, rate_text(rule.rate), rule.apart)
+    return (*starts, rule.retain_count, rule.retain_dead, rule.retain_dead_count)
+
+
+_RETAIN_COUNT = 4  # in a task's row
 
 
 def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
@@ -71,7 +74,8 @@ def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
 
 def _of_groups(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """The columns of a queue's rule that apply to its groups: limit, order, rate."""
-    return row[1], row[2], row[5]
+    _, group_limit, group_order, _, _, group_rate, _ = row
+    return group_limit, group_order, group_rate
 
 
 def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
@@ -87,7 +91,7 @@ def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
             execute(SQL["declare.forget_task"], (rule.name,))
         else:
             execute(SQL["declare.store_task"], row)
-    if rule.retain_count is not None and (before is None or before[4] is None):
+    if rule.retain_count is not None and (before is None or before[_RETAIN_COUNT] is None):
         counts_changed(tx)
     return True
 
@@ -112,17 +116,17 @@ def _count_queue(tx: Transaction, queue: str) -> None:
         tx.cursor.execute(SQL["limit.count_queue"], (queue,))
 
 
-def limit(tx: Transaction, said: Override, step: int) -> None:
+def limit(tx: Transaction, override: Override, step: int) -> None:
     tx.refuse_sealed()
-    place = kind, queue, name = place_of(said, "a limit")
-    check_limit(said.limit, f"the limit of {kind} {(queue if kind == 'queue' else name)!r}")
-    if kind == "group" and isinstance(said.limit, int) and said.limit > 1 and tx.rules.strict(queue, name):
-        raise strict_limit(queue, said.limit)
+    place = kind, queue, name = place_of(override, "a limit")
+    check_limit(override.limit, f"the limit of {kind} {(queue if kind == 'queue' else name)!r}")
+    if kind == "group" and isinstance(override.limit, int) and override.limit > 1 and tx.rules.strict(queue, name):
+        raise strict_limit(queue, override.limit)
     if kind == "task":
         with _lane_of(tx, name):
-            _store_override(tx, place, said)
+            _store_override(tx, place, override)
     else:
-        _store_override(tx, place, said)
+        _store_override(tx, place, override)
         tx.rules_changed()
         if kind == "group":
             tx.touch(queue, name, changed=True)
@@ -131,21 +135,21 @@ def limit(tx: Transaction, said: Override, step: int) -> None:
     _end(tx, step)
 
 
-def _store_override(tx: Transaction, place: Place, said: Override) -> None:
+def _store_override(tx: Transaction, place: Place, override: Override) -> None:
     """Merge an operator's override into the stored one; remove it if no value is left."""
-    before = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None, None)
-    most = before[0] if said.limit is UNSET else said.limit
-    rate = before[1] if said.rate is UNSET else rate_text(said.rate)
-    apart = before[2] if said.apart is UNSET else apart_word(said)
-    if most is None and rate is None and apart is None:
+    limit, rate, apart = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None, None)
+    limit = limit if override.limit is UNSET else override.limit
+    rate = rate if override.rate is UNSET else rate_text(override.rate)
+    apart = apart if override.apart is UNSET else apart_word(override)
+    if limit is None and rate is None and apart is None:
         tx.cursor.execute(SQL["limit.remove"], place)
     else:
-        tx.cursor.execute(SQL["limit.store"], (*place, most, rate, apart))
+        tx.cursor.execute(SQL["limit.store"], (*place, limit, rate, apart))
 
 
-def apart_word(said: Override) -> int | None:
+def apart_word(override: Override) -> int | None:
     """As stored: 1 or NULL. It applies to tasks only, and False is the same as not set."""
-    return 1 if said.task is not None and said.apart is True else None
+    return 1 if override.task is not None and override.apart is True else None
 
 
 def slow_down(tx: Transaction, queue: str, seconds: float) -> float:

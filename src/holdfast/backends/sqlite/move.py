@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 
-from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob
 from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, read
-from .codec import EVERYWHERE, SQL, encoded, logical_name, place_of, rate_text
+from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
 
@@ -82,10 +81,7 @@ def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
 def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
     record = read.record(codec.head(row, _BEYOND))
     if record.unreadable:
-        raise ConfigurationError(
-            f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a move copies everything or "
-            "nothing. Repair or remove it, see `holdfast doctor`."
-        )
+        raise seals.unreadable("job", record.id, record.unreadable)
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     turn, rank, lane, prune_at, marks = row[_BEYOND:]
     kept = codec.read_or((), codec.marks_of, marks)  # what cannot be read of it is no reason not to move
@@ -98,7 +94,7 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     many = tx.cursor.executemany
     many(SQL["carry.queue"], map(queue_row, shipment.queues))
     many(SQL["carry.task"], map(task_row, shipment.tasks))
-    many(SQL["carry.override"], [_override_row(said) for said in shipment.overrides])
+    many(SQL["carry.override"], [_override_row(override) for override in shipment.overrides])
     many(SQL["carry.flow"], [_flow_row(flow) for flow in shipment.flows])
     many(SQL["carry.entry"], map(cron.entry_row, shipment.entries))
     many(SQL["pause.store"], [_pause_row(pause) for pause in shipment.pauses])
@@ -144,18 +140,18 @@ def _lane(job: StoredJob) -> int:
     return LANE_UNGROUPED if job.lane == LANE_APART and job.state is not State.READY else job.lane
 
 
-def _override_row(said: Override) -> tuple[Any, ...]:
-    rate = said.rate if isinstance(said.rate, Rate) else None
-    most = said.limit if isinstance(said.limit, int) else None
-    return (*place_of(said, "an override"), most, rate_text(rate), apart_word(said))
+def _override_row(override: Override) -> tuple[Any, ...]:
+    rate = override.rate if isinstance(override.rate, Rate) else None
+    most = override.limit if isinstance(override.limit, int) else None
+    return (*seals.place_of(override, "an override"), most, rate_text(rate), apart_word(override))
 
 
 def _flow_row(flow: Flow) -> tuple[Any, ...]:
-    return (*place_of(flow, "a flow"), flow.spent_until, flow.shut_until, flow.wakes_at)
+    return (*seals.place_of(flow, "a flow"), flow.spent_until, flow.shut_until, flow.wakes_at)
 
 
 def _pause_row(pause: Pause) -> tuple[Any, ...]:
-    return (*place_of(pause, "a pause"), pause.reason, pause.by, pause.paused_at)
+    return (*seals.place_of(pause, "a pause"), pause.reason, pause.by, pause.paused_at)
 
 
 def _letter_row(letter: Any) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ from ...records import (
     WorkerRecord,
     mark_row,
 )
+from ..reader import queue_records, task_records
 from . import codec
 from .codec import (
     EVERYWHERE,
@@ -309,9 +310,9 @@ Said = TypeVar("Said", Pause, Override, Flow)
 _PAUSE = ("reason", "by", "paused_at")  # columns of read.group_pause
 
 
-def by_scope(said: Iterable[Said]) -> list[Said]:
+def by_scope(rows: Iterable[Said]) -> list[Said]:
     """In a stable order."""
-    return sorted(said, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
+    return sorted(rows, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
 
 
 def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
@@ -366,32 +367,12 @@ def task_rules(cursor: sqlite3.Cursor) -> list[TaskRule]:
 
 
 def queues(cursor: sqlite3.Cursor) -> list[QueueRecord]:
-    rules = {rule.name: rule for rule in queue_rules(cursor)}
-    paused = {one.queue: one for one in pauses(cursor) if one.queue is not None and one.group is None}
-    said = {one.queue: one for one in overrides(cursor) if one.queue is not None and one.group is None}
-    flowing = {one.queue: one for one in flows(cursor) if one.queue is not None and one.group is None}
-    counts = count(cursor, None)
-    records: list[QueueRecord] = []
-    for name in sorted({*rules, *paused, *said, *flowing, *counts}):
-        rule = rules.get(name) or QueueRule(name=name)
-        records.append(
-            QueueRecord(
-                name=name,
-                group_limit=rule.group_limit,
-                group_order=rule.group_order,
-                group_rate=rule.group_rate,
-                aging=rule.aging,
-                declared=name in rules,
-                limit=rule.limit,
-                rate=rule.rate,
-                override=said.get(name),
-                flow=flowing.get(name),
-                pause=paused.get(name),
-                counts={state.value: number for state, number in counts.get(name, {}).items()},
-                oldest_due_at=cursor.execute(SQL["read.oldest_ready"], (name,)).fetchone()[0],
-            )
-        )
-    return records
+    def oldest(queue: str) -> float | None:
+        found: float | None = cursor.execute(SQL["read.oldest_ready"], (queue,)).fetchone()[0]
+        return found
+
+    rules, counts = queue_rules(cursor), count(cursor, None)
+    return queue_records(rules, overrides(cursor), flows(cursor), pauses(cursor), counts, oldest)
 
 
 def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
@@ -402,7 +383,7 @@ def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> Group
     """One state at a time: each has its own index by group, and is counted up to GROUP_COUNT_MAX."""
     paused = cursor.execute(SQL["read.group_pause"], (queue, name)).fetchone()
     counts = cursor.execute(SQL["read.group_counts"], (queue, name, GROUP_COUNT_MAX + 1)).fetchall()
-    limit, rate = rules.said(queue, name)
+    limit, rate = rules.override_of(queue, name)
     bucket = rules.bucket(("group", queue, name))
     return GroupRecord(
         queue=queue,
@@ -453,20 +434,8 @@ def waking(cursor: sqlite3.Cursor, queues: Sequence[str]) -> bool:
 
 
 def tasks(cursor: sqlite3.Cursor) -> list[TaskRecord]:
-    rules = {rule.name: rule for rule in task_rules(cursor)}
-    said = {one.task: one for one in overrides(cursor) if one.task is not None}
-    flowing = {one.task: one for one in flows(cursor) if one.task is not None}
-    running = dict(cursor.execute(SQL["read.running_tasks"]).fetchall())
-    return [
-        TaskRecord(
-            rule=rules.get(name) or TaskRule(name=name),
-            declared=name in rules,
-            override=said.get(name),
-            flow=flowing.get(name),
-            running=running.get(name, 0),
-        )
-        for name in sorted({*rules, *said, *flowing})
-    ]
+    running: dict[str, int] = dict(cursor.execute(SQL["read.running_tasks"]).fetchall())
+    return task_records(task_rules(cursor), overrides(cursor), flows(cursor), lambda name: running.get(name, 0))
 
 
 _BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
@@ -495,7 +464,9 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
         "flows": _all_plain(flows(cursor)),
         "entries": _all_plain(entries(cursor)),
         "pauses": _all_plain(pauses(cursor)),
-        "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
+        "logs": [
+            {"job_id": job_id, "at": at, "text": text} for job_id, at, text in cursor.execute(SQL["read.all_logs"])
+        ],
         "marks": _all_marks(cursor),
     }
     pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None

@@ -52,5 +52,5 @@ def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
     """A grouped job was put back as waiting; the refill may have made it ready."""
     if one.state is not State.WAITING:
         return one
-    row = tx.cursor.execute(SQL["cancel.job"], (one.id,)).fetchone()
-    return msgspec.structs.replace(one, state=State(row[4]))
+    [state] = tx.cursor.execute(SQL["recover.state"], (one.id,)).fetchone()
+    return msgspec.structs.replace(one, state=State(state))

@@ -58,22 +58,25 @@ def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
     ]
 
 
+_ID, _TOKEN, _CLAIM_CALL, _CANCEL_REQUESTED = range(4)  # columns of renew.leases
+
+
 def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None) -> Renewal:
     values = {"id": worker, "steady": tx.steady, "boot": tx.boot, "now": tx.now}
     if not tx.cursor.execute(SQL["renew.deadline"], values).rowcount:
         return Renewal(known=False, lost=tuple(one.id for one in held))
     if portrait is not None:
         tx.cursor.execute(SQL["renew.portrait"], (worker, portrait))
-    leases = {row[0]: row for row in tx.cursor.execute(SQL["renew.leases"], (worker,))}
-    named = {one.id for one in held if one.id in leases and leases[one.id][1] == one.token}
-    unnamed = [row for row in leases.values() if row[0] not in named and row[2] <= seen_call]
+    leases = {row[_ID]: row for row in tx.cursor.execute(SQL["renew.leases"], (worker,))}
+    named = {one.id for one in held if one.id in leases and leases[one.id][_TOKEN] == one.token}
+    unnamed = [row for row in leases.values() if row[_ID] not in named and row[_CLAIM_CALL] <= seen_call]
     for job_id, token, _, _ in unnamed:
         settle.release(tx, [Release(id=job_id, token=token)])
     tx.close()
     return Renewal(
         lost=tuple(one.id for one in held if one.id not in named),
-        cancelled=tuple(one.id for one in held if one.id in named and leases[one.id][3]),
-        released=tuple(row[0] for row in unnamed),
+        cancelled=tuple(one.id for one in held if one.id in named and leases[one.id][_CANCEL_REQUESTED]),
+        released=tuple(row[_ID] for row in unnamed),
         commands=tuple(one for one in commands(tx.cursor, worker) if one.done_at is None),
     )
 
@@ -121,7 +124,7 @@ def command(tx: Transaction, worker: str, command: Command) -> Command:
 def answer(tx: Transaction, worker: str, command_id: str, result: str, refused: bool) -> bool:
     for id, done, record in tx.cursor.execute(SQL["command.all"], (worker,)).fetchall():
         if id == command_id and not done:
-            told = replace(command_of(record), done_at=tx.now, result=result, refused=refused)
-            tx.cursor.execute(SQL["command.answer"], (encoded(told), worker, id))
+            answered = replace(command_of(record), done_at=tx.now, result=result, refused=refused)
+            tx.cursor.execute(SQL["command.answer"], (encoded(answered), worker, id))
             return True
     return False

@@ -7,7 +7,7 @@ is matched by (id, token) and ended in the same step; if nothing matches, nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -48,6 +48,10 @@ VALUES_BYTES_MAX = 262_144
 TOGETHER_MIN = 3
 
 Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds to retain, value
+_SEQ: Final = 0
+_ID: Final = 1
+_TOKEN: Final = 2
+_VALUE: Final = 4
 
 _ALL_SUCCEEDED = SQL["settle.all_succeeded"]
 _SUCCEEDED = SQL["settle.succeeded"]
@@ -85,15 +89,15 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
             kept = [_succeeded(tx, success) for success in successes]
             for place, success, done in zip(places, successes, kept, strict=True):
                 if not done:
-                    answers[place] = refusal(tx, success[1], success[2])
+                    answers[place] = refusal(tx, success[_ID], success[_TOKEN])
             successes = [success for success, done in zip(successes, kept, strict=True) if done]
-        _after_success(tx, [success[0] for success in successes])
+        _after_success(tx, [success[_SEQ] for success in successes])
     return answers
 
 
 def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     """All in one statement, which runs without the GIL; False, and nothing done, if one of them is refused."""
-    if sum([len(success[4] or b"") for success in successes]) > VALUES_BYTES_MAX:
+    if sum([len(success[_VALUE] or b"") for success in successes]) > VALUES_BYTES_MAX:
         return False
     rows = [
         (seq, job_id, token, retain, None if value is None else value.decode())

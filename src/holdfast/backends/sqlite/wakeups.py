@@ -161,7 +161,7 @@ class Wait:
         self._ear: Inotify | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seconds = POLL_SECONDS_MIN
-        self._told = self._closed = False
+        self._nudged = self._closed = False
 
     def listen(self, ear: Inotify) -> bool:
         if ear.taken:
@@ -187,7 +187,7 @@ class Wait:
             self._seconds = min(self._seconds * HEARING_GROWTH, HEARING_SECONDS_MAX)
         await self._event.wait()
         self._event.clear()
-        self._told = self._told or self._timer is not None  # a nudge
+        self._nudged = self._nudged or self._timer is not None  # a nudge
         self._stop_timer()
 
     def rest(self) -> None:
@@ -202,30 +202,30 @@ class Wait:
             return
         if self._ear is not None:
             self._ear.go_on()
-        self._told, self._seconds = True, POLL_SECONDS_MIN
+        self._nudged, self._seconds = True, POLL_SECONDS_MIN
         self._stop_timer()
         self._timer = self.loop.call_later(CLAIM_SECONDS, self._time_is_up)
 
     def begin_again(self) -> None:
-        self._seconds, self._told = POLL_SECONDS_MIN, False
+        self._seconds, self._nudged = POLL_SECONDS_MIN, False
 
     def was_told(self) -> bool:
         """Whether a change was reported; reads pending events first, as a visible change has its event already."""
-        if self._ear is not None and not self._told:
+        if self._ear is not None and not self._nudged:
             self._ear.hear()
-        return self._told
+        return self._nudged
 
     def _time_is_up(self) -> None:
         self._timer = None
         self._event.set()
 
     def _committed(self) -> None:
-        self._told = True
+        self._nudged = True
         self._event.set()
 
     def _written(self) -> None:
         """The write is visible only once it is on disk, which takes a moment."""
-        self._told, self._seconds = True, POLL_SECONDS_MIN
+        self._nudged, self._seconds = True, POLL_SECONDS_MIN
         if self._timer is not None and self._timer.when() > self.loop.time() + POLL_SECONDS_MIN:
             self._stop_timer()
             self._timer = self.loop.call_later(POLL_SECONDS_MIN, self._time_is_up)

@@ -22,6 +22,9 @@ SELECT EXISTS (
     WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'running' AND @in_play(p) AND p.worker = :worker
       AND p.fence < :fence AND p.claim_call = (SELECT claim_call FROM holdfast_jobs WHERE seq = :seq))
 
+-- :: state
+SELECT state FROM holdfast_jobs WHERE id = ?
+
 -- :: exists
 SELECT isolates FROM holdfast_workers WHERE id = ?
 
