@@ -360,7 +360,7 @@ def raised(error: BaseException) -> Outcome:
     if isinstance(error, Snooze):
         return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds)
     if isinstance(error, Bury):
-        text = bounded(said(error.reason) or said(error), TEXT_CHARS_MAX)
+        text = bounded(error_text(error.reason) or error_text(error), TEXT_CHARS_MAX)
         return Outcome(kind=OutcomeKind.BURIED, failure=Failure(reason="bury", text=text))
     if isinstance(error, Retry):
         cause = error.__cause__
@@ -377,7 +377,7 @@ def slows_queue(error: BaseException) -> bool:
 
 def undecodable(error: BaseException) -> Outcome:
     """Outcome if the stored arguments no longer fit the function."""
-    text = error.why if isinstance(error, ArgumentsRejected) else said(error)
+    text = error.why if isinstance(error, ArgumentsRejected) else error_text(error)
     text = f"{text}. Deploy code that takes these arguments, then revive the job"
     failure = Failure(reason="undecodable", type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
     return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
@@ -401,7 +401,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(
         reason=_reason(error),
         type=dotted(error),
-        text=bounded(said(error), TEXT_CHARS_MAX),
+        text=bounded(error_text(error), TEXT_CHARS_MAX),
         traceback=traceback_of(error),
     )
 
@@ -419,7 +419,7 @@ def dotted(error: BaseException) -> str:
     return bounded(name, TEXT_CHARS_MAX)
 
 
-def said(error: object) -> str:
+def error_text(error: object) -> str:
     """The text of an exception, or of a verdict's reason of any class."""
     try:
         return str.__str__(str(error))  # turns an instance of a str subclass into a plain str
@@ -429,7 +429,7 @@ def said(error: object) -> str:
 
 def tellable_words(error: BaseException) -> str:
     """The text of an error from the user's code on one line. If it has a URL, it may contain a password, too."""
-    words = " ".join(said(error).split())
+    words = " ".join(error_text(error).split())
     if "://" in words and not isinstance(error, HoldfastError):
         return "its text holds a URL, and is not shown"
     return words

@@ -480,19 +480,19 @@ def runner_died(pid: int, how: str, crashed: Sequence[tuple[Lease, float, str]])
     if not crashed:
         logger.error("runner %d %s; it ran no job", pid, how)
         return
-    told = [
+    lines = [
         f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, {_seconds(run)} in: {becomes}"
         for lease, run, becomes in crashed[:JOBS_TOLD_MAX]
     ]
     if len(crashed) > JOBS_TOLD_MAX:
-        told.append(f"\n    and {len(crashed) - JOBS_TOLD_MAX} more")
+        lines.append(f"\n    and {len(crashed) - JOBS_TOLD_MAX} more")
     number = "1 job" if len(crashed) == 1 else f"{len(crashed)} jobs"
     logger.error(
         "runner %d %s while it ran %s:%s",
         pid,
         how,
         number,
-        "".join(told),
+        "".join(lines),
         extra={"event": "crashed", "jobs": [lease.id for lease, _, _ in crashed]},
     )
 

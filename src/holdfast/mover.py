@@ -110,14 +110,14 @@ async def compare(source: Backend, target: Backend, say: Callable[[int], None]) 
 
 async def _counts_apart(source: Backend, target: Backend) -> list[str]:
     one, two = await patiently(source.count), await patiently(target.count)
-    apart: list[str] = []
+    differences: list[str] = []
     for queue in sorted({*one, *two}):
         states = {*one.get(queue, {}), *two.get(queue, {})}
         for state in sorted(states):
-            numbers = one.get(queue, {}).get(state, 0), two.get(queue, {}).get(state, 0)
-            if numbers[0] != numbers[1]:
-                apart.append(f"queue {queue}: {numbers[0]} {state} jobs in the source, {numbers[1]} in the target")
-    return apart
+            here, there = one.get(queue, {}).get(state, 0), two.get(queue, {}).get(state, 0)
+            if here != there:
+                differences.append(f"queue {queue}: {here} {state} jobs in the source, {there} in the target")
+    return differences
 
 
 def _numbers(piece: Shipment) -> dict[str, int]:

@@ -80,7 +80,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
     )
 
 
-def said_by(by: str) -> str:
+def checked_by(by: str) -> str:
     """Who calls an operator's verb, for the job's timeline. Bounded: a timeline is kept with its job."""
     return check_text(by, "by")[:BY_CHARS_MAX]
 
@@ -285,42 +285,42 @@ class Operator(WorkerCommands):
 
     def cancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Cancel: immediately if it has not started, else its handler is asked to stop."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(self._do("cancel", lambda backend: backend.cancel(id, by=who)))
 
     async def acancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `cancel`."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.cancel(id, by=who)))
 
     def retry(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Run any finished job again, with fresh budgets; for a dead one this is revive."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(self._do("retry", lambda backend: backend.retry(id, by=who)))
 
     async def aretry(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `retry`."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.retry(id, by=who)))
 
     def run_now(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Make a scheduled job due immediately."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(self._do("run_now", lambda backend: backend.run_now(id, by=who)))
 
     async def arun_now(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `run_now`."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.run_now(id, by=who)))
 
     def bury(self, job: JobOrId, reason: str = "", *, by: str = "") -> Job[Any]:
         """Turn an unstarted job into a dead letter."""
-        id, reason, who = job_id(job), check_text(reason, "reason"), said_by(by)
+        id, reason, who = job_id(job), check_text(reason, "reason"), checked_by(by)
         return self._job(self._do("bury", lambda backend: backend.bury(id, reason, by=who)))
 
     async def abury(self, job: JobOrId, reason: str = "", *, by: str = "") -> Job[Any]:
         """Async version of `bury`."""
-        id, reason, who = job_id(job), check_text(reason, "reason"), said_by(by)
+        id, reason, who = job_id(job), check_text(reason, "reason"), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.bury(id, reason, by=who)))
 
     def edit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
@@ -336,20 +336,20 @@ class Operator(WorkerCommands):
     ) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
         app: Holdfast = self  # type: ignore[assignment]
         edit = actions.make_edit(changes, revive=revive)
-        return partial(actions.edit, app, id, changes.get("args", UNSET), edit, said_by(by))
+        return partial(actions.edit, app, id, changes.get("args", UNSET), edit, checked_by(by))
 
     def reschedule(
         self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
     ) -> Job[Any]:
         """Give a job that has not started another due time; delay=0 means now."""
-        id, edit, who = job_id(job), actions.make_reschedule(delay, at), said_by(by)
+        id, edit, who = job_id(job), actions.make_reschedule(delay, at), checked_by(by)
         return self._job(self._do("reschedule", lambda backend: backend.edit(id, edit, by=who)))
 
     async def areschedule(
         self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
     ) -> Job[Any]:
         """Async version of `reschedule`."""
-        id, edit, who = job_id(job), actions.make_reschedule(delay, at), said_by(by)
+        id, edit, who = job_id(job), actions.make_reschedule(delay, at), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.edit(id, edit, by=who)))
 
     def delete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
@@ -357,12 +357,12 @@ class Operator(WorkerCommands):
 
         Its id stays known for ten minutes, so that a repeated enqueue of the same call does not bring it back.
         """
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(self._do("delete", partial(_delete, id, who)))
 
     async def adelete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `delete`."""
-        id, who = job_id(job), said_by(by)
+        id, who = job_id(job), checked_by(by)
         return self._job(await self._ado(partial(_delete, id, who)))
 
     # ------------------------------------------------------------------ many jobs
@@ -476,16 +476,16 @@ class Dead:
     def _reviving(self, id: str, changes: EditSettings, by: str) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
         if changes:
             return self._app._editing(id, changes, by, revive=True)
-        return lambda backend: backend.revive(id, by=said_by(by))
+        return lambda backend: backend.revive(id, by=checked_by(by))
 
     def discard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Remove the letter; its job stays dead until it is pruned."""
-        known, who = _letter_id(id), said_by(by)
+        known, who = _letter_id(id), checked_by(by)
         return DeadLetter._of(self._app._do("dead.discard", lambda backend: backend.discard(known, by=who)))
 
     async def adiscard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Async version of `discard`."""
-        known, who = _letter_id(id), said_by(by)
+        known, who = _letter_id(id), checked_by(by)
         return DeadLetter._of(await self._app._ado(lambda backend: backend.discard(known, by=who)))
 
 
@@ -623,7 +623,7 @@ class Queues:
     def _emptying(
         self, name: str, by: str, progress: bulks.Progress | None
     ) -> Callable[[Backend], Coroutine[Any, Any, BulkResult]]:
-        return partial(bulks.empty, self._app, queue_name(name), said_by(by), progress)
+        return partial(bulks.empty, self._app, queue_name(name), checked_by(by), progress)
 
     def obliterate(
         self, name: str, *, wait: Duration | None = None, by: str = "", progress: bulks.Progress | None = None
@@ -644,7 +644,7 @@ class Queues:
         self, name: str, wait: Duration | None, by: str, progress: bulks.Progress | None
     ) -> Callable[[Backend], Coroutine[Any, Any, BulkResult]]:
         seconds = None if wait is None else to_seconds(wait, "wait=")
-        return partial(bulks.obliterate, self._app, queue_name(name), seconds, said_by(by), progress)
+        return partial(bulks.obliterate, self._app, queue_name(name), seconds, checked_by(by), progress)
 
 
 class RegisteredTasks(Mapping[str, Task[..., Any]]):

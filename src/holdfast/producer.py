@@ -143,11 +143,11 @@ class Producer(TaskRouter, Operator):
     def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
         connection = shared_connection(chunk)
         if connection is not None and self._eager is None:
-            made = self._told(chunk, [answer.created for _, answer in join(self._store, connection, chunk)])
+            made = self._reported(chunk, [answer.created for _, answer in join(self._store, connection, chunk)])
             return lambda: made
         forbid_running_loop("enqueue_many()", "aenqueue_many()")
         answer = self._store.begin(partial(store_many, chunk))
-        return lambda: self._told(chunk, answer())
+        return lambda: self._reported(chunk, answer())
 
     async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
         """Like `enqueue_many`; also takes async iterables."""
@@ -178,10 +178,10 @@ class Producer(TaskRouter, Operator):
         connection = shared_connection(chunk)
         if connection is not None and self._eager is None:
             joined = await ajoin(self._store, connection, chunk)
-            return self._told(chunk, [answer.created for _, answer in joined])
-        return self._told(chunk, await self._store.acall(partial(store_many, chunk)))
+            return self._reported(chunk, [answer.created for _, answer in joined])
+        return self._reported(chunk, await self._store.acall(partial(store_many, chunk)))
 
-    def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
+    def _reported(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
         if self._hub.wanted("enqueued"):
             for call, created in zip(chunk, made, strict=True):
                 if created:

@@ -23,7 +23,10 @@ RATE_SECONDS_MAX = 366 * 86400.0
 ROUNDING = 1e-6  # seconds: rounding error of a float sum as large as the clock; it must not cost a start
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_WRITTEN = re.compile(r"(\d{1,20})\s*/\s*(\d{1,20}(?:\.\d{1,20})?)?\s*([smhd])(?:\s+burst\s+(\d{1,20}))?", re.ASCII)
+_WRITTEN = re.compile(
+    r"(?P<count>\d{1,20})\s*/\s*(?P<number>\d{1,20}(?:\.\d{1,20})?)?\s*(?P<unit>[smhd])(?:\s+burst\s+(?P<burst>\d{1,20}))?",
+    re.ASCII,
+)
 
 
 class Rate(Struct, frozen=True):
@@ -57,8 +60,8 @@ class Rate(Struct, frozen=True):
             return "none"
         unit, size = next((u, s) for u, s in reversed(_UNITS.items()) if self.seconds >= s or u == "s")
         span = self.seconds / size
-        said = f"{self.count}/{'' if span == 1 else f'{span:g}'}{unit}"
-        return said if self.burst is None else f"{said} burst {self.burst}"
+        text = f"{self.count}/{'' if span == 1 else f'{span:g}'}{unit}"
+        return text if self.burst is None else f"{text} burst {self.burst}"
 
 
 NO_RATE = Rate(UNLIMITED, 1.0)
@@ -69,10 +72,10 @@ def parse_rate(value: object, what: str = "rate=") -> Rate:
     if isinstance(value, Rate):
         return _checked(value, what)
     if isinstance(value, str):
-        said = _WRITTEN.fullmatch(value.strip())
-        if said is not None:
-            seconds = float(said[2] or 1) * _UNITS[said[3]]
-            return _checked(Rate(int(said[1]), seconds, None if said[4] is None else int(said[4])), what)
+        match = _WRITTEN.fullmatch(value.strip())
+        if match is not None:
+            seconds, burst = float(match["number"] or 1) * _UNITS[match["unit"]], match["burst"]
+            return _checked(Rate(int(match["count"]), seconds, None if burst is None else int(burst)), what)
     raise ConfigurationError(f'{what} takes text such as "100/m", "5/10s" or "100/h burst 20", not {shown(value)}.')
 
 

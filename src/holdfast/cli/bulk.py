@@ -167,7 +167,7 @@ def say_if_more(session: Session, found: Sequence[object], limit: int) -> None:
 def preview(session: Session, verb: str, ids: Sequence[str], refused: Sequence[Refusal]) -> int:
     """--dry-run: show what would be done."""
     if session.as_json:
-        document = {"dry_run": True, "verb": verb, "would_change": list(ids), "refused": _told(refused)}
+        document = {"dry_run": True, "verb": verb, "would_change": list(ids), "refused": _as_documents(refused)}
         session.print.document(document)
     else:
         for id in ids:
@@ -208,7 +208,7 @@ def report(
     if session.as_json:
         changed = [{"id": id, "now": state} for id, state in done]
         session.print.document(
-            {"store": app.safe_url, "verb": verb, **facts, "changed": changed, "refused": _told(refused)},
+            {"store": app.safe_url, "verb": verb, **facts, "changed": changed, "refused": _as_documents(refused)},
         )
     else:
         for id, state in done[: None if len(done) <= SHOWN_OF_MANY else SHOWN_OF_MANY]:
@@ -226,7 +226,7 @@ def _tell_refusals(session: Session, refused: Sequence[Refusal]) -> None:
         session.print.note(str(refusal.error), label="refused")
 
 
-def _told(refused: Sequence[Refusal]) -> list[dict[str, str]]:
+def _as_documents(refused: Sequence[Refusal]) -> list[dict[str, str]]:
     return [{"id": refusal.id, "why": str(refusal.error)} for refusal in refused]
 
 

@@ -249,11 +249,11 @@ def resume(session: Session, name: str) -> int:
         return _changed(session, app, entry, f"resumed entry {name!r}, next {ago(entry.next_at, now) or 'never'}.")
 
 
-def _changed(session: Session, app: Holdfast, entry: Entry, told: str) -> int:
+def _changed(session: Session, app: Holdfast, entry: Entry, text: str) -> int:
     if session.as_json:
         session.print.document({"store": app.safe_url, "entry": entry_document(entry, None)})
     else:
-        session.print.line(told)
+        session.print.line(text)
     return Exit.DONE
 
 

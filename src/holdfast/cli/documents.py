@@ -223,7 +223,7 @@ def group_document(group: GroupRecord) -> dict[str, Any]:
 def pause_document(pause: Pause | None) -> dict[str, Any] | None:
     if pause is None:
         return None
-    told: Mapping[str, Any] = {
+    document: Mapping[str, Any] = {
         "queue": pause.queue,
         "group": pause.group,
         "task": pause.task,
@@ -231,7 +231,7 @@ def pause_document(pause: Pause | None) -> dict[str, Any] | None:
         "by": pause.by,
         "paused_at": iso(pause.paused_at),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def worker_document(worker: WorkerRecord) -> dict[str, Any]:

@@ -70,14 +70,14 @@ def watch(session: Session, query: str | None, names: tuple[str, ...], since: fl
 
 
 def _show_event(session: Session, event: Event) -> None:
-    told = msgspec.to_builtins(event)
+    fields = msgspec.to_builtins(event)
     if session.as_json:
-        session.print.record({"event": event.name, **told, "at": iso(event.at)})
+        session.print.record({"event": event.name, **fields, "at": iso(event.at)})
         return
     when = time.strftime("%H:%M:%S", time.localtime(event.at)) if event.at else "        "
-    about = [told.get("task") or "", told.get("queue") or "", told.get("job_id", "")]
-    error = told.get("error") or {}
-    rest = [f"{name}={value}" for name, value in told.items() if name not in _BESIDE and value not in (None, "", 0)]
+    about = [fields.get("task") or "", fields.get("queue") or "", fields.get("job_id", "")]
+    error = fields.get("error") or {}
+    rest = [f"{name}={value}" for name, value in fields.items() if name not in _BESIDE and value not in (None, "", 0)]
     failed = f"{error.get('type', '')}: {error.get('text', '')}" if error else ""
     words = [f"{event.name:<10}", *about, failed, *rest]
     session.print.line(f"{when}  {'  '.join(word for word in words if word)}")
@@ -112,9 +112,11 @@ def stats_document(found: Stats) -> dict[str, Any]:
 
 
 def _line_document(line: StatLine) -> dict[str, Any]:
-    told = msgspec.to_builtins(line)
-    series = [{**point, "at": iso(one.at.timestamp())} for point, one in zip(told["series"], line.series, strict=True)]
-    return {**told, "series": series}
+    fields = msgspec.to_builtins(line)
+    series = [
+        {**point, "at": iso(one.at.timestamp())} for point, one in zip(fields["series"], line.series, strict=True)
+    ]
+    return {**fields, "series": series}
 
 
 def _print_stats(session: Session, found: Stats) -> None:

@@ -238,8 +238,8 @@ def _follow(session: Session, app: Holdfast, id: str) -> int:
         state = step.state
         if session.as_json:
             at = None if step.at is None else iso(step.at.timestamp())
-            told = {"kind": step.kind, "state": step.state, "text": step.text, "fraction": step.fraction, "at": at}
-            session.print.record(told)
+            record = {"kind": step.kind, "state": step.state, "text": step.text, "fraction": step.fraction, "at": at}
+            session.print.record(record)
         elif step.kind == "log":
             session.print.line(step.text)
         elif step.kind == "progress":

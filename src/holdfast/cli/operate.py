@@ -201,7 +201,7 @@ def _what(command: Command) -> Command:
     return command
 
 
-def _told(pause: Pause) -> str:
+def _named(pause: Pause) -> str:
     if pause.task is not None:
         return f"task {pause.task!r}"
     return f"queue {pause.queue!r}" if pause.group is None else f"group {pause.group!r} of queue {pause.queue!r}"
@@ -240,7 +240,7 @@ def pause_it(session: Session, wanted: Pause) -> int:
         if session.as_json:
             session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})
         else:
-            session.print.line(f"paused {_told(wanted)}.")
+            session.print.line(f"paused {_named(wanted)}.")
             if hint:
                 session.print.note(hint)
     return Exit.DONE
@@ -254,7 +254,7 @@ def resume_it(session: Session, wanted: Pause) -> int:
         if session.as_json:
             session.print.document({"store": app.safe_url, "resumed": was})
         else:
-            session.print.line(f"resumed {_told(wanted)}." if was else f"{_told(wanted)} was {_going(wanted)}.")
+            session.print.line(f"resumed {_named(wanted)}." if was else f"{_named(wanted)} was {_going(wanted)}.")
     return Exit.DONE
 
 

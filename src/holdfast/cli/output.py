@@ -150,9 +150,9 @@ class Printer:
         for place, column in enumerate(columns[:-1]):
             table.add_column(column, no_wrap=place < len(columns) - 2, overflow="fold")
         for *words, sentence, step in cells:
-            told = Text(sentence)
-            told.append(f"\n> {step}" if step else "", style="cyan")
-            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in words), told)
+            text = Text(sentence)
+            text.append(f"\n> {step}" if step else "", style="cyan")
+            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in words), text)
         self.console.print(table)
 
     def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:

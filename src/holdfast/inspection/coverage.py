@@ -66,7 +66,7 @@ def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding
     """Findings about that, for jobs in general and for this app's."""
     findings = [_workers(service), _queues(service)]
     findings += _runners(service)
-    findings += _strangers(service)
+    findings += _workers_without_task(service)
     if service.pauses:
         findings.append(_pauses(service.pauses))
     if app is not None:
@@ -99,7 +99,7 @@ def _runners(service: Service) -> list[Finding]:
     silent = [one.pid for view in shown.values() if view is not None for one in view.runners if not one.responds]
     facts = {"unbegun": unbegun, "silent": silent}
     if unbegun:
-        text = f"workers hold jobs that none of their runners has begun: {_told(unbegun)}."
+        text = f"workers hold jobs that none of their runners has begun: {_with_numbers(unbegun)}."
         step = "Their logs say why: a runner that cannot start, or begins nothing. Such jobs are taken back in seconds."
         return [note("runners", text, step, **facts)]
     if silent:
@@ -109,7 +109,7 @@ def _runners(service: Service) -> list[Finding]:
     return []
 
 
-def _strangers(service: Service) -> list[Finding]:
+def _workers_without_task(service: Service) -> list[Finding]:
     """Tasks that workers were given jobs of but do not know."""
     alive = [one for one in service.workers if not one.expired]
     views = {one.id: view for one in alive if (view := read(one.portrait)) is not None and view.unknown}
@@ -124,7 +124,7 @@ def _strangers(service: Service) -> list[Finding]:
     if nobody:
         text = f"tasks with jobs that no live worker knows: {', '.join(sorted(nobody)[:NAMES_SHOWN])}."
         return [wrong("deploy", text, "Deploy code that has them, or cancel the jobs.", **facts)]
-    text = f"tasks that some live workers do not know, with the number of these workers: {_told(names)}."
+    text = f"tasks that some live workers do not know, with the number of these workers: {_with_numbers(names)}."
     return [note("deploy", text, "Other workers run their jobs. Restart these workers with the newer code.", **facts)]
 
 
@@ -148,9 +148,9 @@ def _queues(service: Service) -> Finding:
     facts = {"unserved": {**due, **later}}
     step = "Start a worker that serves them: `holdfast work MODULE:APP -q QUEUE`."
     if due:
-        return wrong("queues", f"queues with due jobs and no worker: {_told(due)}.", step, **facts)
+        return wrong("queues", f"queues with due jobs and no worker: {_with_numbers(due)}.", step, **facts)
     if later:
-        return note("queues", f"queues with scheduled jobs and no worker: {_told(later)}.", step, **facts)
+        return note("queues", f"queues with scheduled jobs and no worker: {_with_numbers(later)}.", step, **facts)
     return fine("queues", "every queue with jobs is served.", **facts)
 
 
@@ -182,7 +182,7 @@ def _unknown(service: Service, app: AppFacts) -> Finding:
     if unknown:
         return wrong(
             "unknown",
-            f"{looked} were checked; some belong to tasks that this app does not have: {_told(unknown)}.",
+            f"{looked} were checked; some belong to tasks that this app does not have: {_with_numbers(unknown)}.",
             "Import the modules that define them (imports=), give a task its old name as an alias, or cancel the jobs.",
             **facts,
         )
@@ -199,7 +199,7 @@ def _embedded(service: Service, app: AppFacts) -> list[Finding]:
     return [note("isolation", text, "Let only `holdfast work` serve these queues.", queues=hurt)]
 
 
-def _told(numbers: Mapping[str, int]) -> str:
+def _with_numbers(numbers: Mapping[str, int]) -> str:
     most = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
-    told = ", ".join(f"{name} ({number:,})" for name, number in most[:NAMES_SHOWN])
-    return f"{told} and {len(most) - NAMES_SHOWN} more" if len(most) > NAMES_SHOWN else told
+    shown = ", ".join(f"{name} ({number:,})" for name, number in most[:NAMES_SHOWN])
+    return f"{shown} and {len(most) - NAMES_SHOWN} more" if len(most) > NAMES_SHOWN else shown

@@ -262,7 +262,7 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
     job = scene.job
     letter = await backend.letter(job.id)
     since = f" at {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
-    told = {
+    causes = {
         "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
         "memory": "its handler ran out of memory and no retry is left",
         "cpu": "its handler used up its cpu_limit and no retry is left",
@@ -276,7 +276,7 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         "superseded": "a newer job of the same key died after it and holds the dead letter",
         "discarded": "its dead letter was discarded",
     }
-    why = told.get(job.reason or "", f"reason {job.reason}")
+    why = causes.get(job.reason or "", f"reason {job.reason}")
     reasons = _last_error(job)
     steps: list[str] = []
     if letter is not None and letter.id == job.id:
@@ -319,26 +319,26 @@ def _obstacles(scene: _Scene) -> list[str]:
         found.append(
             f"No live worker serves queue {job.queue!r}.{tail} Start one: `holdfast work MODULE:APP -q {job.queue}`."
         )
-    found += _strangers(scene)
+    found += _workers_without_task(scene)
     if scene.tasks is not None and job.task not in scene.tasks:
         found.append(f"The app has no task {job.task!r}: a worker running this code gives the job back untouched.")
     return found
 
 
-def _strangers(scene: _Scene) -> list[str]:
+def _workers_without_task(scene: _Scene) -> list[str]:
     """Workers serving its queue that do not have its task."""
     task, serving = scene.job.task, scene.serving
     views = {worker.id: read(worker.portrait) for worker in serving}
-    strangers = [name for name, view in views.items() if view is not None and view.knows(task) is False]
-    if not strangers:
+    unaware = [name for name, view in views.items() if view is not None and view.knows(task) is False]
+    if not unaware:
         return []
-    if len(strangers) == len(serving):
+    if len(unaware) == len(serving):
         known = {name for view in views.values() if view is not None for name in view.tasks or ()}
         return [f"No live worker of queue {scene.job.queue!r} knows task {task!r}.{nearest(task, known)}"]
-    others = ", ".join(worker.id for worker in serving if worker.id not in strangers)
+    others = ", ".join(worker.id for worker in serving if worker.id not in unaware)
     return [
-        f"Task {task!r} is unknown to {_count(len(strangers), 'live worker')} of queue {scene.job.queue!r} "
-        f"({', '.join(strangers[:5])}), which leave it to the others: {others}."
+        f"Task {task!r} is unknown to {_count(len(unaware), 'live worker')} of queue {scene.job.queue!r} "
+        f"({', '.join(unaware[:5])}), which leave it to the others: {others}."
     ]
 
 
@@ -449,18 +449,18 @@ When = Callable[[float], str]
 
 def limit_in_force(declared: int | None, override: Override | None) -> int | None:
     """The effective limit; None if there is none."""
-    limit = _said(declared, UNSET if override is None else override.limit)
+    limit = _in_force(declared, UNSET if override is None else override.limit)
     return None if limit is None or limit >= UNLIMITED else limit
 
 
 def rate_in_force(declared: Rate | None, override: Override | None) -> Rate | None:
     """The effective rate; None if there is none."""
-    rate = _said(declared, UNSET if override is None else override.rate)
+    rate = _in_force(declared, UNSET if override is None else override.rate)
     return None if rate is None or rate.none else rate
 
 
-def _said(declared: V | None, said: V | UnsetType | None) -> V | None:
-    return declared if said is None or said is UNSET else said
+def _in_force(declared: V | None, override: V | UnsetType | None) -> V | None:
+    return declared if override is None or override is UNSET else override
 
 
 async def brakes(backend: Backend, job: JobRecord, now: float, when: When) -> list[str]:
@@ -486,8 +486,8 @@ def _of_queue(queue: QueueRecord, now: float, when: When) -> list[str]:
         found.append(f"Queue {queue.name!r} is slowed down; nothing of it starts before {when(queue.flow.shut_until)}.")
     running, limit = queue.counts.get(State.RUNNING, 0), limit_in_force(queue.limit, queue.override)
     if limit is not None and running >= limit:
-        said = _whose(queue.limit, limit)
-        found.append(f"Queue {queue.name!r} runs {running} jobs, and its limit is {limit}{said}.")
+        whose = _whose(queue.limit, limit)
+        found.append(f"Queue {queue.name!r} runs {running} jobs, and its limit is {limit}{whose}.")
     rate = rate_in_force(queue.rate, queue.override)
     opens = _opens(rate, queue.flow, now)
     if opens is not None:
@@ -499,8 +499,8 @@ def _of_task(task: TaskRecord, now: float, when: When) -> list[str]:
     found: list[str] = []
     name, limit = task.rule.name, limit_in_force(task.rule.limit, task.override)
     if limit is not None and task.running >= limit:
-        said = _whose(task.rule.limit, limit)
-        found.append(f"Task {name!r} runs {task.running} jobs, and its limit is {limit}{said}: its lane is closed.")
+        whose = _whose(task.rule.limit, limit)
+        found.append(f"Task {name!r} runs {task.running} jobs, and its limit is {limit}{whose}: its lane is closed.")
     rate = rate_in_force(task.rule.rate, task.override)
     opens = _opens(rate, task.flow, now)
     if opens is not None:

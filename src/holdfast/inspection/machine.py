@@ -209,8 +209,8 @@ def _limiting(machine: Machine) -> Finding:
         return note("limits", text, "Give isolated tasks a timeout.", **machine.limits)
     capped = {kind: most for kind, most in machine.limits.items() if most is not None}
     if capped:
-        told = ", ".join(f"{kind} {most}" for kind, most in capped.items())
-        text = f"this user's resource limits are lower than some tasks may request: {told}."
+        shown = ", ".join(f"{kind} {most}" for kind, most in capped.items())
+        text = f"this user's resource limits are lower than some tasks may request: {shown}."
         return note("limits", text, "Raise its hard limits (ulimit -H) where tasks need more.", **machine.limits)
     return fine("limits", "memory_limit, cpu_limit and file_limit of isolated tasks are enforced.", **machine.limits)
 

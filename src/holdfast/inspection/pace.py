@@ -152,16 +152,16 @@ def _long_runs(pace: Pace) -> list[Finding]:
     if not number:
         return []
     slots = sum(worker.slots for worker in pace.workers if not worker.expired)
-    told = [_told(pace, task, jobs) for task, jobs in sorted(held.items(), key=lambda pair: -len(pair[1]))]
-    more = f"; and {len(told) - NAMES_SHOWN} more tasks" if len(told) > NAMES_SHOWN else ""
+    shown = [_long_run_of_task(pace, task, jobs) for task, jobs in sorted(held.items(), key=lambda pair: -len(pair[1]))]
+    more = f"; and {len(shown) - NAMES_SHOWN} more tasks" if len(shown) > NAMES_SHOWN else ""
     text = f"{number} of {slots} slots are held by handlers that run far longer than usual: "
-    text += "; ".join(told[:NAMES_SHOWN]) + more + "."
+    text += "; ".join(shown[:NAMES_SHOWN]) + more + "."
     facts = {"jobs": [job.id for jobs in held.values() for job in jobs][:100], "held": number, "slots": slots}
     step = "`holdfast job ID` shows one, `holdfast cancel ID` stops it; give such tasks a timeout=."
     return [(wrong if slots and 2 * number >= slots else note)("pace", text, step, **facts)]
 
 
-def _told(pace: Pace, task: str, jobs: Sequence[JobRecord]) -> str:
+def _long_run_of_task(pace: Pace, task: str, jobs: Sequence[JobRecord]) -> str:
     longest = max(pace.now - (job.started_at or pace.now) for job in jobs)
     usual = pace.usual[task]
     return f"{task} ({len(jobs)}, the longest for {duration(longest)}; usually {duration(usual.p50)})"
@@ -171,7 +171,7 @@ def _growing(pace: Pace) -> list[Finding]:
     """Queues into which more comes than ends, and when the others will be empty."""
     growing = [one for one in pace.backlogs if _grows(one)]
     if growing:
-        told = [
+        shown = [
             f"{one.queue} ({one.waiting:,} wait, the oldest for {duration(one.oldest_seconds)}; in the last "
             f"{duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} arrived and {one.ended:,} ended: "
             f"{grown(one)})"
@@ -179,15 +179,15 @@ def _growing(pace: Pace) -> list[Finding]:
         ]
         step = "Start more workers or give them more slots; `holdfast queues` shows limits and rates that hold it back."
         facts = {"queues": {one.queue: {"waiting": one.waiting, "ended": one.ended} for one in growing}}
-        return [note("backlog", f"queues that fill faster than they drain: {'; '.join(told)}.", step, **facts)]
+        return [note("backlog", f"queues that fill faster than they drain: {'; '.join(shown)}.", step, **facts)]
     draining = {one.queue: seconds for one in pace.backlogs if (seconds := drained_in(one)) is not None}
     if not draining:
         return []
-    told = [f"{queue} in about {duration(seconds)}" for queue, seconds in draining.items()]
+    shown = [f"{queue} in about {duration(seconds)}" for queue, seconds in draining.items()]
     return [
         fine(
             "backlog",
-            f"at the present pace these queues will be empty: {', '.join(told[:NAMES_SHOWN])}.",
+            f"at the present pace these queues will be empty: {', '.join(shown[:NAMES_SHOWN])}.",
             queues=draining,
         )
     ]

@@ -191,8 +191,8 @@ class Picture(Struct, frozen=True, kw_only=True):
     def tasks_apart(self) -> frozenset[str]:
         """Tasks whose ready jobs have a dedicated lane: by rule, override, effective limit or effective rate."""
         rules = {row.name: row for row in self.tasks}
-        said = {row.task: row for row in self.overrides if row.task is not None}
-        return frozenset(name for name in {*rules, *said} if _apart(rules.get(name), said.get(name)))
+        overrides = {row.task: row for row in self.overrides if row.task is not None}
+        return frozenset(name for name in {*rules, *overrides} if _apart(rules.get(name), overrides.get(name)))
 
     def limits(self) -> Iterator[tuple[str, int]]:
         """Every limit, and what it applies to."""
@@ -203,15 +203,15 @@ class Picture(Struct, frozen=True, kw_only=True):
         for task in self.tasks:
             if task.limit is not None:
                 yield f"task {task.name!r}", task.limit
-        for said in self.overrides:
-            if said.limit is not None:
-                yield f"the override of {said}", said.limit
+        for override in self.overrides:
+            if override.limit is not None:
+                yield f"the override of {override}", override.limit
 
     def rate_of(self, flow: FlowRow) -> Rate | None:
         """The rate in force for that GCRA state."""
-        said = next((row.rate for row in self.overrides if row.scope == flow.scope), None)
-        if said is not None:
-            return said
+        override = next((row.rate for row in self.overrides if row.scope == flow.scope), None)
+        if override is not None:
+            return override
         if flow.task is not None:
             return next((row.rate for row in self.tasks if row.name == flow.task), None)
         rule = next((row for row in self.queues if row.name == flow.queue), None)
@@ -260,10 +260,11 @@ def _newest(jobs: tuple[JobRow, ...], tables: Tables) -> float | None:
     return max(times, default=None)
 
 
-def _apart(rule: TaskRow | None, said: OverrideRow | None) -> bool:
-    limit = said.limit if said is not None and said.limit is not None else None if rule is None else rule.limit
-    rate = said.rate if said is not None and said.rate is not None else None if rule is None else rule.rate
-    apart = (rule is not None and rule.apart) or (said is not None and said.apart is True)
+def _apart(rule: TaskRow | None, override: OverrideRow | None) -> bool:
+    rule, override = rule or TaskRow(name=""), override or OverrideRow()
+    limit = rule.limit if override.limit is None else override.limit
+    rate = rule.rate if override.rate is None else override.rate
+    apart = rule.apart or override.apart is True
     return apart or (limit is not None and limit < UNLIMITED) or (rate is not None and not rate.none)
 
 
@@ -291,21 +292,22 @@ def _groups(
     paused: set[tuple[str | None, str | None]],
 ) -> Iterator[GroupState]:
     rules = {row.name: row for row in queues}
-    said = {row.scope: row for row in overrides}
+    by_scope = {row.scope: row for row in overrides}
     woken = {row.scope for row in flows if row.wakes_at is not None}
     members: dict[GroupName, list[JobRow]] = defaultdict(list)
     for job in jobs:
         if job.group is not None:
             members[job.queue, job.group].append(job)
     for name in sorted(members):
-        rule, word = rules.get(name[0]) or QueueRow(name=name[0]), said.get((*name, None)) or OverrideRow()
-        order = formulas.group_order(name[1], rule.group_order)
+        queue, group = name
+        rule, override = rules.get(queue) or QueueRow(name=queue), by_scope.get((*name, None)) or OverrideRow()
+        order = formulas.group_order(group, rule.group_order)
         declared = formulas.group_limit(order, rule.group_limit, None, paused=False)
-        limit = formulas.group_limit(order, rule.group_limit, word.limit, paused=False)
-        rate = word.rate or rule.group_rate
+        limit = formulas.group_limit(order, rule.group_limit, override.limit, paused=False)
+        rate = override.rate or rule.group_rate
         yield GroupState(
-            queue=name[0],
-            name=name[1],
+            queue=queue,
+            name=group,
             order=order,
             limit=limit,
             most=max(limit, declared),

@@ -20,7 +20,7 @@ By = Literal["task", "queue", "worker"]
 MINUTES_UP_TO = 3 * 3600.0  # longer times are shown by the hour
 OUTCOMES = ("succeeded", "failed", "snoozed", "dead", "cancelled", "stalled", "expired")
 _FAILURES = ("failed", "dead", "stalled", "expired")
-_JUDGED = (*_FAILURES, "succeeded")
+_ENDED = (*_FAILURES, "succeeded")
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -102,12 +102,12 @@ def _line(name: str, found: Sequence[Rollup], times: Sequence[float]) -> StatLin
     for one in found:
         at.setdefault(one.at, []).append(one)
     counts, wait, run = _sums(found)
-    judged = sum(counts.get(outcome, 0) for outcome in _JUDGED)
+    ended = sum(counts.get(outcome, 0) for outcome in _ENDED)
     failures = sum(counts.get(outcome, 0) for outcome in _FAILURES)
     return StatLine(
         name=name,
         counts=counts,
-        failure_rate=failures / judged if judged else None,
+        failure_rate=failures / ended if ended else None,
         wait=wait,
         run=run,
         series=tuple(_point(start, part) for start, part in sorted(at.items())),

@@ -116,20 +116,20 @@ def _read(kept: KeptEvent) -> events.Event | None:
 
 def _matches(query: JobQuery, event: events.Event) -> bool:
     """Whether a job as this event shows it matches; events about no job match by their queue and task."""
-    told = msgspec.structs.asdict(event)
-    if "queue" not in told and "task" not in told:
+    facts = msgspec.structs.asdict(event)
+    if "queue" not in facts and "task" not in facts:
         return False
-    error = told.get("error")
+    error = facts.get("error")
     shown = JobRecord(
-        id=told.get("job_id", ""),
+        id=facts.get("job_id", ""),
         seq=0,
-        task=told.get("task") or "",
-        queue=told.get("queue") or "",
+        task=facts.get("task") or "",
+        queue=facts.get("queue") or "",
         state=_STATES.get(event.name, query.states[0] if query.states else State.READY),
         args=b"{}",
-        group=told.get("group"),
-        attempts=told.get("attempt", 0),
-        failures=told.get("failures", 0),
+        group=facts.get("group"),
+        attempts=facts.get("attempt", 0),
+        failures=facts.get("failures", 0),
         worker=event.worker,
         created_at=event.at,
         errors=(error,) if isinstance(error, Failure) else (),

@@ -77,14 +77,14 @@ def _process_gone(worker: WorkerRecord) -> bool:
     found = _stat(worker.pid)
     if found is None:
         return False
-    if found[0] in "ZX" and int(found[17]) <= 1:
+    if found[_STATE] in "ZX" and int(found[_THREADS]) <= 1:
         return True  # a zombie without other threads, waiting to be reaped by its parent
     _, _, recorded = worker.id.rpartition("-")
     try:
         ticks = int(recorded, 16)
     except ValueError:
         return False
-    return ticks > 0 and ticks != int(found[19])
+    return ticks > 0 and ticks != int(found[_START_TICKS])
 
 
 def _family_alive(worker: WorkerRecord) -> bool:
@@ -99,11 +99,14 @@ def _family_alive(worker: WorkerRecord) -> bool:
 
 def _start_ticks(pid: int) -> int | None:
     found = _stat(pid)
-    return None if found is None else int(found[19])
+    return None if found is None else int(found[_START_TICKS])
+
+
+_STATE, _THREADS, _START_TICKS = 0, 17, 19  # places in what _stat returns; the start is in ticks since boot
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on: [0] state, [17] threads, [19] start in ticks since boot."""
+    """Fields of /proc/PID/stat from the state on."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from ...context import CURRENT, said
+from ...context import CURRENT, error_text
 
 JOB_FIELDS = {
     "holdfast_job": "job_id",
@@ -82,5 +82,5 @@ def _line(record: logging.LogRecord) -> str:
     except Exception:  # the format and its arguments do not fit: logging reports it
         text = str(record.msg)
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-    why = f" ({type(error).__name__}: {said(error)})" if error is not None else ""
+    why = f" ({type(error).__name__}: {error_text(error)})" if error is not None else ""
     return f"{record.levelname} {record.name}: {text}{why}"
