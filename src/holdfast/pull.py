@@ -26,10 +26,10 @@ from .context import (
     Retry,
     Snooze,
     bounded,
+    error_text,
     interrupted,
     options_for,
     raised,
-    said,
     settlement_of,
 )
 from .errors import ConfigurationError, HoldfastError, JobCancelled, LeaseLost, OutcomeUnknown, StoreSealed
@@ -190,7 +190,7 @@ class LeasedJob:
     def _failed(self, error: BaseException | str) -> Settlement:
         if isinstance(error, BaseException):
             return settlement_of(self._lease, self._options(), raised(error), error)
-        failure = Failure(reason="failed", text=bounded(said(error), TEXT_CHARS_MAX))
+        failure = Failure(reason="failed", text=bounded(error_text(error), TEXT_CHARS_MAX))
         outcome = Outcome(kind=OutcomeKind.FAILED, failure=failure)
         return settlement_of(self._lease, self._options(), outcome, None)
 
