@@ -354,6 +354,11 @@ def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException |
         return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error)), error
 
 
+def asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
+    """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
+    return (STOPPED, None) if context.cancelled else (raised(fault), fault)
+
+
 def raised(error: BaseException) -> Outcome:
     """Outcome of a handler that raised a verdict or any other exception."""
     error = unwrapped(error)

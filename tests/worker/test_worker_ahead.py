@@ -23,6 +23,7 @@ from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, l
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage
+from holdfast.worker.runner import attempt
 from holdfast.worker.runner.attempt import Runner
 
 SLOTS = 2
@@ -286,6 +287,25 @@ async def test_a_coroutine_that_waits_for_a_slot_gets_it_as_soon_as_a_thread_has
     assert bench.succeeded() == 4
     bench.open_gate()
     await bench.until(5)
+    bench.runner.close()
+
+
+async def test_an_end_that_the_next_job_of_a_chain_waits_for_wakes_the_loop(
+    memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "CHAIN_SECONDS_MAX", 600.0)
+    bench = Bench(memory_app)
+    bench.runner._lazy = True
+    following = structs.replace(lease(9, "thread"), chained=True)
+    bench.runner.start([lease(0, "first"), following, *(lease(n, "blocks") for n in (1, 2, 3))])
+    await bench.until_running(SLOTS)
+    bench.first.set()
+    async with asyncio.timeout(60):
+        await bench.until(1)
+    assert bench.succeeded() == 1
+    bench.open_gate()
+    await bench.until(5)
+    assert bench.succeeded() == 5
     bench.runner.close()
 
 

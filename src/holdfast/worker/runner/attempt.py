@@ -35,6 +35,7 @@ from ...context import (
     Resources,
     Stop,
     Unknown,
+    asked,
     interrupted,
     options_for,
     raised,
@@ -67,27 +68,15 @@ class Run:
     """A running attempt."""
 
     __slots__ = (
-        "began",
-        "context",
-        "entered",
-        "handle",
-        "lease",
-        "options",
-        "seconds",
-        "stack",
-        "stop",
-        "successor",
-        "task",
-        "thread_id",
-        "timer",
+        *("began", "context", "entered", "handle", "lease", "options"),
+        *("seconds", "stack", "stop", "successor", "task", "thread_id", "timer"),
     )
 
     def __init__(self, lease: Lease, task: Task[..., Any], options: TaskOptions, context: Context) -> None:
         self.lease, self.task, self.options, self.context = lease, task, options, context
         self.stop = Stop.NOT
         self.entered = False
-        self.began = 0.0  # when its handler was called (monotonic)
-        self.seconds = 0.0  # how long a sync handler ran: set when it has ended
+        self.began = self.seconds = 0.0  # when its handler was called (monotonic); how long a sync one ran, at its end
         self.thread_id = 0  # of a sync handler
         self.stack = ""  # its stack when it timed out
         self.handle: asyncio.Task[None] | None = None
@@ -394,7 +383,7 @@ class Runner:
             else:
                 value = await self._around.acall(context, _bound(task, context, arguments))
         except CancelRequested as fault:
-            outcome, error = _asked(context, fault)
+            outcome, error = asked(context, fault)
         except asyncio.CancelledError as fault:
             outcome, error = self._cancelled(run, fault)
         except MemoryError as fault:
@@ -431,7 +420,7 @@ class Runner:
                     else:
                         value = self._around.call(context, _bound(task, context, arguments))
                 except CancelRequested as fault:
-                    outcome, error = _asked(context, fault)
+                    outcome, error = asked(context, fault)
                 except MemoryError as fault:
                     self._on_memory_error()
                     outcome, error = raised(fault), fault
@@ -455,7 +444,8 @@ class Runner:
 
     def _threads_are_busy(self) -> bool:
         """Whether every thread that ends a job has its next one already, so that nobody waits for this loop."""
-        return self._pool.waiting > self._slots // COLLECT_PART and not self._queue and not self._coroutines
+        others = self._queue or self._coroutines or self._chains  # the next job of a chain waits for an end
+        return self._pool.waiting > self._slots // COLLECT_PART and not others
 
     def _collect(self) -> None:
         self._collecting = False  # reset before draining: later arrivals schedule another collection
@@ -621,11 +611,6 @@ def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) ->
     return partial(task.fn, context, **arguments) if task._wants_context else partial(task.fn, **arguments)
 
 
-def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
-    """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
-    return (STOPPED, None) if context.cancelled else (raised(fault), fault)
-
-
 class ThreadPool:
     """Daemon threads for sync handlers, at most `most`, started on demand and reused.
 
@@ -633,9 +618,8 @@ class ThreadPool:
     process exit: a handler that does not stop must not keep the whole program alive, and nothing here pretends that a
     thread could be killed.
 
-    Waking a thread costs more than a short handler. So one thread is woken at a time, and each thread that takes a call
-    wakes the next if calls are left: blocking handlers quickly get a thread each, while short ones finish before the
-    next thread is up.
+    Waking a thread costs more than a short handler. So one is woken at a time, and each that takes a call wakes another
+    if calls are left: blocking handlers quickly get a thread each, short ones finish before the next thread is up.
 
     The system may refuse a thread. Then nothing waits for it: `refused` is set, and `withdraw` returns the calls that
     no thread has taken.
