@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
-from ...records import READY_PER_GROUP_MAX, STAGGER_TICKS, GroupOrder
+from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, GroupOrder
 from .. import formulas
 from ..formulas import LANE_APART, LANE_PARKED, age_shift, rank
 from .codec import SQL, Place, encoded, rate_of
@@ -35,13 +35,14 @@ Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
 _UNDECLARED = ("strict", 1, None, None, None, None)  # the rule of a queue without one, in the order of limit.queue
+_NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 _COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
 
 
 class Queue(NamedTuple):
     """A queue's rule, with the operator's override applied."""
 
-    group_order: GroupOrder = "strict"
+    strict: bool = True
     group_limit: int = 1
     group_rate: Rate | None = None
     aging: float | None = None
@@ -72,6 +73,7 @@ class Rules:
         "_group_overrides",
         "_group_pauses",
         "_lanes",
+        "_limits",
         "_overrides",
         "_queue_flows",
         "_queue_overrides",
@@ -101,6 +103,7 @@ class Rules:
         self._queue_overrides, self._group_overrides, task_overrides = kinds
         self._tasks_said = tasks or task_overrides
         self._queues: dict[str, Queue] = {}
+        self._limits: dict[str, int] = {}
         self._overrides: dict[tuple[str, str], tuple[int | None, Rate | None]] = {}
         self._tasks: Mapping[str, Task] | None = None
         self._lanes: Mapping[str, int] | None = None
@@ -141,7 +144,7 @@ class Rules:
             limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
-        return Queue("strict" if order == "strict" else "relaxed", group_limit, group_rate, aging, limit, _held(rate))
+        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate))
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
@@ -159,7 +162,7 @@ class Rules:
         return self.order(queue, group) == "strict"
 
     def order(self, queue: str, group: str) -> GroupOrder:
-        return formulas.group_order(group, self.queue(queue).group_order)
+        return formulas.group_order(group, "strict" if self.queue(queue).strict else "relaxed")
 
     def override_of(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
         """An operator's override of a group: (limit, rate)."""
@@ -178,11 +181,12 @@ class Rules:
     def limit_alone(self, queue: str, group: str) -> int | None:
         """The limit, if nothing else (rate, aging) affects which jobs of this group are ready; else None."""
         if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
-            rule = self.queue(queue)
-            if rule.aging is not None or (rule.group_rate is not None and _held(rule.group_rate) is not None):
-                return None
-            order = formulas.group_order(group, rule.group_order)
-            return formulas.group_limit(order, rule.group_limit, None, paused=False)
+            limit = self._limits.get(queue)
+            if limit is None:
+                rule = self.queue(queue)
+                alone = rule.aging is None and _held(rule.group_rate) is None
+                limit = self._limits[queue] = (1 if rule.strict else rule.group_limit) if alone else _NOT_ALONE
+            return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
         if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
             return None
         return self.group_limit(queue, group)
