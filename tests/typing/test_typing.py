@@ -21,7 +21,7 @@ def check(case: Path, cache: Path, *flags: str) -> dict[int, set[str]]:
     """The error codes mypy reports, by line."""
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(cache), "--no-error-summary", "--hide-error-context"]
     done = subprocess.run(
-        [*command, "--config-file", "", *flags, str(case)], capture_output=True, text=True, timeout=110, check=False
+        [*command, "--config-file", "", *flags, str(case)], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode in (0, 1), done.stderr + done.stdout
     found: dict[int, set[str]] = {}
