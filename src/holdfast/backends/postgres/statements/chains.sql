@@ -25,8 +25,9 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN RETURN NULL; END IF;
     fronts := ARRAY(
-        SELECT j FROM generate_subscripts(taken.leases, 1) n
-        JOIN holdfast.jobs j ON j.seq = split_part(taken.leases[n][2], '.', 1)::bigint
+        SELECT j FROM generate_subscripts(taken.leases, 1) n CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each, before anything is judged
+            WHERE s.seq = split_part(taken.leases[n][2], '.', 1)::bigint OFFSET 0) j
         WHERE j.grp IS NOT NULL AND (request -> 'chain_by_queue' ->> j.queue)::integer > 1 AND @like_front(j)
           AND @lane_in_bulk(j.task, j.grp) = 1 AND holdfast.is_strict(j.queue, j.grp)
           AND NOT EXISTS (SELECT FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = j.queue
