@@ -32,7 +32,7 @@ async def busy(shop: Shop) -> None:
         await charge.aenqueue(40 + number, random.choice(["card declined", "timeout after 30 s", "", ""]))
     await shop.app.awork(queues="billing", drain=True)
     for number in range(30):
-        await send.using(delay=random.choice([30, 600, 4000])).aenqueue(f"{random.choice(NAMES)}{number}@example.com")
+        await send.options(delay=random.choice([30, 600, 4000])).aenqueue(f"{random.choice(NAMES)}{number}@example.com")
     for _ in range(9):
         await charge.aenqueue(random.choice([3, 3, 4821]))
 

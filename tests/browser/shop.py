@@ -53,7 +53,7 @@ class Shop:
         done = await charge.aenqueue(1, password=PHRASE)
         dead = [await charge.aenqueue(2, "no"), await charge.aenqueue(5, HOSTILE), await charge.aenqueue(6, "buried")]
         await app.awork(queues="billing", drain=True)
-        later = await send.using(delay=3600).aenqueue("ann@example.com")
+        later = await send.options(delay=3600).aenqueue("ann@example.com")
         gone = await send.aenqueue("bob@example.com")
         await app.acancel(gone.id)
         ready, waiting = await charge.aenqueue(3), await charge.aenqueue(3)

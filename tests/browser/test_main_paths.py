@@ -75,6 +75,42 @@ def test_a_change_is_seen_on_an_open_page(tmp_path: Path, store: str) -> None:
     chromium().run(walk())
 
 
+def test_selected_jobs_are_moved_and_ranked_in_the_dialog(tmp_path: Path) -> None:
+    async def walk() -> None:
+        async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):
+            await one.open(f"/jobs?q=id:{shop.ids['scheduled']}")
+            await one.page.keyboard.press("j")
+            await one.page.keyboard.press("x")
+            await one.page.click(".selbar >> text=Change…")
+            await one.page.locator("#change").wait_for()
+            found = await one.axe("light") + await one.axe("dark")
+            await one.page.fill("#change [name=queue]", "slow")
+            await one.page.fill("#change [name=priority]", "9")
+            await one.page.click("#change >> text=Move or rank")
+            await one.sees("1 job changed", ".toast")
+            job = await shop.app.ajob(shop.ids["scheduled"])
+            assert (job.queue, job.priority) == ("slow", 9)
+            assert not found, found
+
+    chromium().run(walk())
+
+
+def test_a_queue_is_obliterated_only_if_its_name_is_typed(tmp_path: Path) -> None:
+    async def walk() -> None:
+        async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):
+            await one.open("/queue?name=mail")
+            await one.page.click("text=Obliterate…")
+            await one.page.click("button >> text=Obliterate")  # the field is required: nothing is sent
+            found = await one.axe("light") + await one.axe("dark")
+            await one.page.fill("[name=confirm]", "mail")
+            await one.page.keyboard.press("Enter")
+            await one.sees("deleted", ".toast")
+            assert "mail" not in await shop.app.acounts()
+            assert not found, found
+
+    chromium().run(walk())
+
+
 def test_the_list_stands_still_while_somebody_selects(tmp_path: Path) -> None:
     async def walk() -> None:
         async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):
@@ -134,8 +170,8 @@ def test_hostile_strings_are_text(tmp_path: Path) -> None:
     async def walk() -> None:
         async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):
             group = HOSTILE.partition("\x1b")[0]  # names have no control characters; U+202E is none
-            named = await shop.app.tasks["mail.send"].using(group=group, key=group, delay=60).aenqueue(HOSTILE, "x")
-            huge = await shop.app.tasks["mail.send"].using(delay=60).aenqueue("ann", LONG)
+            named = await shop.app.tasks["mail.send"].options(group=group, key=group, delay=60).aenqueue(HOSTILE, "x")
+            huge = await shop.app.tasks["mail.send"].options(delay=60).aenqueue("ann", LONG)
             await shop.app.apause(queue="billing", reason=HOSTILE, by=HOSTILE)
             paths = [*shop.lists(), f"/job?id={named.id}", f"/job?id={huge.id}", f"/job?id={shop.ids['hostile']}"]
             for path in paths:

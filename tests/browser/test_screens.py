@@ -22,6 +22,23 @@ async def too_wide(phone: Tab, path: str) -> list[str]:
     return [f"{path} is {over} px too wide for a phone"] * (over > 0)
 
 
+def test_lists_of_jobs_show_all_of_a_row_on_a_phone(tmp_path: Path) -> None:
+    over = "[...document.querySelectorAll('.table-wrap')].map((one) => one.scrollWidth - one.clientWidth)"
+
+    async def walk() -> None:
+        async with (
+            Shop(f"sqlite:///{tmp_path / 'jobs.db'}").filled() as shop,
+            served(create(shop.app)) as base,
+            tab(base, size=PHONE) as phone,
+        ):
+            await shop.app.tasks["mail.send"].options(delay=60).aenqueue("somebody.with.a.long.name@example.com")
+            for path in ("/jobs", "/jobs?q=state:dead", "/dead", "/failures"):
+                await phone.open(path)
+                assert await phone.page.evaluate(over) == [0], path
+
+    chromium().run(walk())
+
+
 @pytest.mark.parametrize("part", ["lists", "jobs"])
 def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, part: str) -> None:
     async def walk() -> None:

@@ -45,7 +45,7 @@ async def fill(app: Holdfast) -> dict[str, str]:
     done = await charge.aenqueue(1, HOSTILE, HIDDEN)
     dead = await charge.aenqueue(2, "fails")
     await app.awork(drain=True)
-    later = await send.using(delay=3600).aenqueue("ann@example.com")
+    later = await send.options(delay=3600).aenqueue("ann@example.com")
     ready = await charge.aenqueue(3)
     waiting = await charge.aenqueue(3)
     return {

@@ -312,7 +312,7 @@ def test_a_queue_is_emptied_and_obliterated(app: Holdfast, jobs: dict[str, str])
         assert "Delete 2 jobs of queue billing?" in (await visitor.post("/do/empty", queue="billing")).text
         said = await visitor.said(await visitor.post("/do/empty", queue="billing", confirmed="1"))
         assert said.startswith("2 jobs of queue billing deleted")
-        left = {state: count for state, count in (await app.acounts())["billing"].items() if count}
+        left = {str(state): count for state, count in (await app.acounts())["billing"].items() if count}
         assert left == {"succeeded": 1, "dead": 1}
         asked = await visitor.post("/do/obliterate", queue="billing")
         assert 'name="confirm"' in asked.text

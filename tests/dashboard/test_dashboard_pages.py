@@ -104,7 +104,7 @@ def test_all_links_stay_below_the_prefix(app: Holdfast, jobs: dict[str, str]) ->
 def test_what_the_store_holds_is_text_on_every_page(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         charge = app.tasks["billing.charge"]
-        await charge.using(group=None, key=None).aenqueue(4, HOSTILE)
+        await charge.options(group=None, key=None).aenqueue(4, HOSTILE)
         await app.apause(queue="billing", reason=HOSTILE, by=HOSTILE)
         visitor = Browser(dashboard(app))
         for path in paths(jobs):
@@ -184,7 +184,7 @@ def test_the_list_of_jobs_filters_and_pages(app: Holdfast) -> None:
 @pytest.mark.parametrize("group", ["two words", "it's", 'say "hi"', "a:b state:dead", "ends with \\"])
 def test_a_link_finds_the_jobs_of_any_group(app: Holdfast, group: str) -> None:
     async def walk() -> None:
-        job = await app.tasks["mail.send"].using(group=group).aenqueue("ann")
+        job = await app.tasks["mail.send"].options(group=group).aenqueue("ann")
         other = await app.tasks["mail.send"].aenqueue("bob")
         visitor = Browser(dashboard(app))
         page = await visitor.get("/group", params={"queue": "mail", "name": group})

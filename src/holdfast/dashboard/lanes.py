@@ -42,7 +42,7 @@ def leases(entries: Sequence[HistoryEntry], now: float) -> list[Lease]:
         ended = ended or next((one for one in entries[place + 1 :] if one.kind in _ENDS or one.kind == "claimed"), None)
         found.append(
             Lease(
-                worker=entry.worker or "unknown",
+                worker=entry.worker or "a worker",
                 fence=entry.fence,
                 start=entry.at.timestamp(),
                 end=ended.at.timestamp() if ended else now,

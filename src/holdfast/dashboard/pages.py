@@ -142,7 +142,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list[Action]:
-    state, id = job.state, job.id
+    state, id = job.state, words.short(job.id)  # the command line takes the end of an id, too
     offered: list[tuple[Any, bool, Action]] = [
         (
             "operate",
