@@ -13,6 +13,7 @@ import hmac
 import inspect
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from importlib import resources
 from typing import Any
@@ -73,8 +74,9 @@ STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
     ((ConfigurationError, ArgumentsRejected), 400),
     ((StateConflict, DuplicateJob), 409),
 )
-LIVE_SECONDS = 1.0
-LIVE_STREAMS_MAX = 100  # each costs one page a second
+LIVE_SECONDS = 0.5  # between two looks of an open page …
+LIVE_PAUSE_TIMES = 2.0  # … and at least this many times as long as a look took, so that a large store is not kept busy
+LIVE_STREAMS_MAX = 100
 THEMES = ("system", "light", "dark")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
@@ -296,6 +298,7 @@ class Dashboard:
         last = ""
         try:
             while not await request.is_disconnected():
+                began = time.monotonic()
                 try:
                     visit = await self._visit(request, params)
                     template, values = await self._pages[name](visit)
@@ -309,7 +312,7 @@ class Dashboard:
                     else:
                         yield ": nothing new\n\n"
                     last = digest
-                await asyncio.sleep(LIVE_SECONDS)
+                await asyncio.sleep(max(LIVE_SECONDS, LIVE_PAUSE_TIMES * (time.monotonic() - began)))
         finally:
             self._streams -= 1
 
