@@ -15,12 +15,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
+from holdfast.backends import paging
 from holdfast.backends.contract import Backend
+from holdfast.backends.reader import Reader
 from holdfast.dashboard import Access, pages, words
 from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
 from holdfast.dashboard.pages import ENTRY_NEXT_SHOWN, PAGES, is_long
 from holdfast.inspection.pace import Usual
-from holdfast.records import ClaimRequest, CronEntry, WorkerRecord
+from holdfast.records import ClaimRequest, CronEntry, JobQuery, JobRecord, WorkerRecord
 from holdfast.worker_status import draw
 from tests.dashboard.shop import HIDDEN, HOSTILE, Browser, dashboard, fill, shop
 
@@ -83,6 +85,25 @@ def test_every_page_is_whole_and_small(tmp_path: Path, store: str) -> None:
             assert all(link.startswith(("/", "#")) for link in tags.links), (path, tags.links)
         await app.aclose()
 
+    asyncio.run(walk())
+
+
+def test_no_page_looks_through_the_whole_store_for_a_task(
+    app: Holdfast, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every store has an index of tasks: `find` goes on until it has enough, a page is bounded."""
+    everything = paging.everything
+
+    async def watched(reader: Reader, query: JobQuery) -> list[JobRecord]:
+        assert query.task is None
+        return await everything(reader, query)
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for path in paths(jobs):
+            await visitor.page(path)
+
+    monkeypatch.setattr(paging, "everything", watched)
     asyncio.run(walk())
 
 

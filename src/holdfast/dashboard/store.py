@@ -202,7 +202,8 @@ class Reads:
         return sorted(found, key=lambda entry: entry.name)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._app._ado(lambda backend: backend.find(query))
+        """The newest that match, of those that one bounded look finds."""
+        return list((await self.page(query)).jobs)
 
     async def job(self, id: str) -> Job[Any]:
         return await self._app.ajob(id)
