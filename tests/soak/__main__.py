@@ -208,7 +208,10 @@ class Soak:
             fault = random.choice([*ours, *self.store.faults()])
             name = fault.__name__.strip("_")
             self.counts[name] = self.counts.get(name, 0) + 1
+            began = time.strftime("%X")
             fault()
+            with (self.folder / "faults.log").open("a") as log:
+                log.write(f"{began} to {time.strftime('%X')} {name}\n")
             self.restart_ended()
             time.sleep(random.uniform(0.0, 3.0))
 

@@ -37,8 +37,10 @@ class FaultyProxy:
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._end())
+        self._loop.close()
 
     async def _end(self) -> None:
+        self._server.close()
         carriers = asyncio.all_tasks() - {asyncio.current_task()}
         for carrier in carriers:
             carrier.cancel()
@@ -46,9 +48,9 @@ class FaultyProxy:
 
     async def _listen(self) -> None:
         if self._where["path"] is not None:
-            await asyncio.start_unix_server(self._serve, self._where["path"])
+            self._server = await asyncio.start_unix_server(self._serve, self._where["path"])
         else:
-            await asyncio.start_server(self._serve, "127.0.0.1", self._where["port"])
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._where["port"])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

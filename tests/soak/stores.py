@@ -29,6 +29,7 @@ from tests.soak.verdict import Window
 
 POSTGRES_SOCKET = ".s.PGSQL.5432"
 STREAM_SECONDS_MAX = 120.0
+SWITCH_MILLIS = 20_000
 QUIET_SECONDS = 30.0  # after a change of servers, the longest lease a store reckons with
 
 
@@ -203,11 +204,16 @@ class RedisStore(Store):
             self._servers[0].send(signal.SIGCONT)
 
     def _switch(self) -> None:
+        """The primary waits for its replica and hands over. If the replica does not catch up in time it stays primary:
+        whoever took the replica for one would lose what it lacks.
+        """
         with self.outage(QUIET_SECONDS), contextlib.suppress(redis.exceptions.RedisError):
             with self._servers[0].client() as client:
-                client.execute_command("FAILOVER", "TO", "127.0.0.1", self._servers[1].port, "TIMEOUT", 20000)
-                self._until(lambda: client.info("replication")["role"] == "slave")
-            self._servers.reverse()
+                client.execute_command("FAILOVER", "TO", "127.0.0.1", self._servers[1].port, "TIMEOUT", SWITCH_MILLIS)
+                self._until(lambda: client.info("replication")["master_failover_state"] == "no-failover")
+                handed_over = client.info("replication")["role"] == "slave"
+            if handed_over:
+                self._servers.reverse()
 
     @staticmethod
     def _until(true: Callable[[], bool]) -> None:
