@@ -158,7 +158,7 @@ def test_what_the_server_gave_up_is_no_lost_reply_whatever_becomes_of_the_connec
     )
     session.execute(f"SELECT setval('\"{backend.schema}\".ticks', 1)")  # so that it is called
     session.commit()
-    with pytest.raises(BackendUnavailable, match="rivals"):
+    with pytest.raises(BackendUnavailable, match="conflicted"):
         backend.enqueue_here(one("a"))
     assert ids(backend, loop) == []
 

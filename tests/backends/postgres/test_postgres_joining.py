@@ -276,7 +276,7 @@ def test_another_database_is_refused(
         async with Holdfast(server.url(schema).replace("@/postgres", f"@/{schema}_other")) as other:
             await other.aopen()  # a store of the same name, and yet another one
             async with caller(kind, f"{schema}_other") as mine:
-                with pytest.raises(ConfigurationError, match="another database"):
+                with pytest.raises(ConfigurationError, match="different database"):
                     await mine.enqueue(note, 1)
                 await mine.commit()
             assert await other.acounts() == {}

@@ -134,7 +134,7 @@ def test_a_key_whose_window_has_passed_is_taken(tmp_path: Path) -> None:
 
 def test_another_database_or_another_driver_is_refused(backend: SqliteBackend, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "other.db")
-    with pytest.raises(ConfigurationError, match="another database"):
+    with pytest.raises(ConfigurationError, match="different database"):
         backend.enqueue_on(other, [NewJob(id="a", task="t")])
     other.close()
     with pytest.raises(ConfigurationError, match=r"sqlite3\.Connection"):
@@ -201,7 +201,7 @@ def test_scoped_sessions_carry_it_sync_and_async(backend: SqliteBackend) -> None
 def test_sqlalchemy_on_another_database_is_refused(backend: SqliteBackend, tmp_path: Path) -> None:
     async def scene() -> None:
         mine = await Caller("sqlalchemy session", f"sqlite:///{tmp_path}/other.db").open()
-        with pytest.raises(ConfigurationError, match="another database"):
+        with pytest.raises(ConfigurationError, match="different database"):
             backend.enqueue_on(mine.connection, [NewJob(id="a", task="t")])
         await mine.close()
 
