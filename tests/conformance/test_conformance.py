@@ -64,7 +64,7 @@ def test_the_store_in_memory_has_its_verbs_from_sqlite() -> None:
     """So a case that passes on SQLite's file repeats itself in memory. A verb written twice is no repetition."""
     verbs = [name for name in {**vars(Reader), **vars(Backend)} if not name.startswith("_")]
     own = {name for name in verbs if getattr(SqliteBackend, name, None) is not getattr(MemoryBackend, name, None)}
-    by_hand = {"open", "close", "migrate", "wait_for_work"}
+    by_hand = {"open", "open_here", "close", "close_here", "migrate", "wait_for_work"}
     by_hand |= {"flaws", "shares_database"}  # of a file
     calling = {"enqueue_here", "enqueue_on", "aenqueue_on", "exchange"}  # SQLite's verb, from another place
     assert own <= by_hand | calling | {"scheme", "durable", "any_loop"}

@@ -118,7 +118,7 @@ async def test_a_value_whose_own_code_would_end_a_program_is_a_failure(app: Work
         def encode(value: object) -> bytes:
             raise SystemExit(3)
 
-        task.encode = encode
+        task._encode = encode
 
     if sync:
 
@@ -145,7 +145,7 @@ async def test_arguments_whose_own_code_would_end_a_program_bury_the_job(app: Wo
         def decode(raw: bytes) -> dict[str, Any]:
             raise SystemExit(3)
 
-        task.decode = decode
+        task._decode = decode
 
     if sync:
 

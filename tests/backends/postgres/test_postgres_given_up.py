@@ -178,3 +178,24 @@ def test_a_connect_that_nobody_waits_for_any_more_is_kept(make: Make, monkeypatc
         await backend.close()
 
     asyncio.run(run())
+
+
+def test_a_loop_that_ends_during_a_call_leaves_no_session_open(
+    make: Make, session: psycopg.Connection, schema: str
+) -> None:
+    backend, under_way = make(call_timeout=PATIENCE_SECONDS), list[asyncio.Future[object]]()
+
+    async def end_during_a_call() -> None:
+        await backend.open()
+        await backend.enqueue([NewJob(id="a", task="t")])
+        session.execute(f"LOCK TABLE {schema}.jobs")
+        under_way.append(asyncio.ensure_future(backend.cancel("a")))
+        await until_blocked(session)
+
+    asyncio.run(end_during_a_call())  # which cancels what is under way
+    assert under_way[0].cancelled()
+    left = list(backend._connections._resting.values())
+    session.rollback()
+    assert asyncio.run(backend.get("a")) is not None
+    assert left and all(connection.closed for connection in left)
+    asyncio.run(backend.close())

@@ -68,9 +68,12 @@ def test_a_lock_held_too_long_ends_the_call_and_changes_nothing(
     make: Make, session: psycopg.Connection, schema: str
 ) -> None:
     async def run() -> None:
+        patient = make()  # which sets the store up: that may take longer than this call may
+        await patient.open()
+        await patient.enqueue([NewJob(id="a", task="t")])
+        await patient.close()
         backend = make(call_timeout=0.4)
         await backend.open()
-        await backend.enqueue([NewJob(id="a", task="t")])
         session.execute(f"SELECT 1 FROM {schema}.jobs WHERE id = 'a' FOR UPDATE")
         with pytest.raises(BackendUnavailable, match="lock"):
             await backend.cancel("a")

@@ -88,7 +88,7 @@ def test_migrate_refuses_a_newer_store(make: Make, session: psycopg.Connection, 
     async def run() -> None:
         backend = make()
         await backend.open()
-        session.execute(f"UPDATE {schema}.schema_version SET version = 9")
+        session.execute(f"UPDATE {schema}.schema_version SET version = {SCHEMA_VERSION + 1}")
         session.commit()
         with pytest.raises(SchemaMismatch):
             await backend.migrate()

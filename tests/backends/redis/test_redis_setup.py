@@ -19,7 +19,7 @@ from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
-from holdfast.lifecycle import Settlement
+from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import NewJob
 
 from ...reference.store import RETAIN_SECONDS
@@ -299,4 +299,4 @@ def test_bounds_in_lua_are_the_codes() -> None:
         assert float(constants[name]) == getattr(rates, name), name
     assert constants["SERIAL_PREFIX"] == repr(records.SERIAL_PREFIX)
     assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
-    assert RETAIN_SECONDS == codec._RETAIN == Settlement.__struct_defaults__[-1]
+    assert RETAIN_SECONDS == codec._RETAIN == Settlement(id="", token="", ending=Ending.SUCCEEDED).retain

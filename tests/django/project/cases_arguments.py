@@ -38,5 +38,5 @@ class Arguments(SimpleTestCase):
                 take.bind(Decimal(1), AT, ID, "", more=value)
         with self.assertRaisesMessage(ArgumentsRejected, "a Django QuerySet cannot be stored: pass a list of primary"):
             take.bind(Decimal(1), AT, ID, "", more=Order.objects.all())
-        with self.assertRaisesMessage(ArgumentsRejected, "a SimpleLazyObject of Django cannot travel"):
+        with self.assertRaisesMessage(ArgumentsRejected, "a SimpleLazyObject of Django cannot be stored"):
             take.bind(Decimal(1), AT, ID, "", more=SimpleLazyObject(lambda: 3))

@@ -287,7 +287,7 @@ class Connections:
         self._idle: list[Session] = []  # all of one generation
         self._idle_generation = self.generation
         self._opening: dict[asyncio.Task[Session], float] = {}  # nobody waits for these; when they began
-        self._resting: set[asyncio.Task[None]] = set()
+        self._resting: dict[asyncio.Task[None], Session] = {}  # sessions whose caller gave up
         self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs it has run
         self._slots = asyncio.Semaphore(self.most)
 
@@ -484,11 +484,11 @@ class Connections:
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            keep_inherited(
-                (self._idle, self._opening, self._resting)
-            )  # the parent's: a message on these sockets would end its sessions
+            # The parent's: a message on these sockets would end its sessions.
+            keep_inherited((self._idle, self._opening, self._resting))
             self._begin(loop)
         elif loop is not self._loop:
+            self._end_resting()
             self.abandon()
             self._begin(loop)
 
@@ -528,8 +528,16 @@ class Connections:
     def _let_rest(self, connection: Session, generation: int) -> None:
         """The caller gave up a call on this connection: make it usable again, beside other calls."""
         resting = asyncio.get_running_loop().create_task(self._rest(connection, generation))
-        self._resting.add(resting)
-        resting.add_done_callback(self._resting.discard)
+        resting._log_destroy_pending = False  # type: ignore[attr-defined]  # the loop may end first: see _end_resting
+        self._resting[resting] = connection
+        resting.add_done_callback(lambda task: self._resting.pop(task, None))
+
+    def _end_resting(self) -> None:
+        """Close the sessions that a loop left unfinished when it ended: asyncio.run cancels calls under way."""
+        if self._process == os.getpid():
+            for connection in self._resting.values():
+                connection.pgconn.finish()
+        self._resting.clear()
 
     async def _rest(self, connection: Session, generation: int) -> None:
         try:
@@ -550,6 +558,7 @@ class Connections:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+        self._end_resting()
         self.abandon()
 
     def _put(self, connection: Session, generation: int) -> None:

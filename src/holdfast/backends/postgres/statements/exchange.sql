@@ -204,9 +204,10 @@ DECLARE
     chained integer;
 BEGIN
     WITH ours AS MATERIALIZED (
-        SELECT j.id, j.token, j.queue, j.grp, row_number() OVER by_fence AS n, sum(octet_length(j.args)) OVER by_fence AS bytes,
-               coalesce(row_number() OVER (PARTITION BY j.queue, j.grp ORDER BY j.fence) > 1
-                        AND holdfast.is_strict(j.queue, j.grp), false) AS behind
+        SELECT j.id, j.token, j.queue, j.grp, row_number() OVER by_fence AS n,
+               sum(octet_length(j.args)) OVER by_fence AS bytes,
+               j.grp IS NOT NULL AND row_number() OVER (PARTITION BY j.queue, j.grp ORDER BY j.fence) > 1
+               AND holdfast.is_strict(j.queue, j.grp) AS behind
         FROM holdfast.jobs j
         WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call
         WINDOW by_fence AS (ORDER BY j.fence)
