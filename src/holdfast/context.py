@@ -120,14 +120,63 @@ class Resources(dict[str, Any]):
         return f"there are {', '.join(sorted(map(str, self)))}" if self else "there are none"
 
 
-class Context:
+class Attempt:
+    """What a lease says about its attempt, to a handler and to a program that leased the job itself."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def id(self) -> str:
+        return self._lease.id
+
+    @property
+    def task(self) -> str:
+        return self._lease.task
+
+    @property
+    def queue(self) -> str:
+        return self._lease.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._lease.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts failed before this one."""
+        return self._lease.failures
+
+    @property
+    def fence(self) -> int:
+        """Grows with every lease of the job and of its group: use it to reject a late writer."""
+        return self._lease.fence
+
+    @property
+    def group(self) -> str | None:
+        return self._lease.group
+
+    @property
+    def key(self) -> str | None:
+        return self._lease.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What came with the job: `.options(headers=…)` and `@app.on_enqueue`. A copy, the same in every attempt."""
+        return headers_of(self._lease.options)
+
+
+class Context(Attempt):
     """One attempt, as its handler sees it.
 
     `id` is stable across retries and revivals (use it as an idempotency key); `fence` grows with every lease of the job
     and of its group (use it to reject a late writer).
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_lease", "_policy", "_reports", "_resources")
+    __slots__ = ("_cancelled", "_deadline", "_policy", "_reports", "_resources")
 
     def __init__(
         self,
@@ -157,43 +206,9 @@ class Context:
         return context
 
     @property
-    def id(self) -> str:
-        return self._lease.id
-
-    @property
-    def task(self) -> str:
-        return self._lease.task
-
-    @property
-    def queue(self) -> str:
-        return self._lease.queue
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1."""
-        return self._lease.attempt
-
-    @property
-    def failures(self) -> int:
-        """How many attempts failed before this one."""
-        return self._lease.failures
-
-    @property
     def last_attempt(self) -> bool:
         """Whether a failure of this attempt would be final."""
         return self._policy is not None and self._policy.delay(self._lease.failures + 1) is None
-
-    @property
-    def fence(self) -> int:
-        return self._lease.fence
-
-    @property
-    def group(self) -> str | None:
-        return self._lease.group
-
-    @property
-    def key(self) -> str | None:
-        return self._lease.key
 
     @property
     def deadline(self) -> float | None:
@@ -212,11 +227,6 @@ class Context:
         Async handlers are also cancelled; a sync handler only gets this flag, because a thread cannot be killed.
         """
         return self._cancelled
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What came with the job: `.options(headers=…)` and `@app.on_enqueue`. A copy, the same in every attempt."""
-        return headers_of(self._lease.options)
 
     @property
     def resources(self) -> Resources:

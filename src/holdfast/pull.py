@@ -20,6 +20,7 @@ from .clock import Clock
 from .codec import encode_result
 from .context import (
     TEXT_CHARS_MAX,
+    Attempt,
     Bury,
     Outcome,
     OutcomeKind,
@@ -33,7 +34,6 @@ from .context import (
     settlement_of,
 )
 from .errors import ConfigurationError, HoldfastError, JobCancelled, LeaseLost, OutcomeUnknown, StoreSealed
-from .headers import headers_of
 from .job import arguments_of
 from .lifecycle import Ending, Failure, Settlement
 from .options import TaskOptions, WorkerOptions
@@ -49,63 +49,25 @@ if TYPE_CHECKING:
 REPEAT_SECONDS = 0.1  # before an outcome is sent again whose job is locked, or whose part of the store is silent
 
 
-class LeasedJob:
+class LeasedJob(Attempt):
     """One leased job. Settle it once: `succeed`, `fail`, `retry`, `snooze`, `bury` or `release`; each has an a… twin.
 
     They return when the store has accepted the outcome, and raise LeaseLost if the lease is no longer ours,
     JobCancelled if an operator cancelled the job first.
     """
 
-    __slots__ = ("_app", "_cancelled", "_lease", "_lost", "_pull", "_renewed")
+    __slots__ = ("_app", "_cancelled", "_lost", "_pull", "_renewed")
 
     def __init__(self, app: Holdfast, pull: Pull, lease: Lease, renewed: float) -> None:
-        self._app, self._pull, self._lease = app, pull, lease
+        super().__init__(lease)
+        self._app, self._pull = app, pull
         self._renewed = renewed  # when the renewal that its deadline counts from was sent (steady)
         self._lost = self._cancelled = False
-
-    @property
-    def id(self) -> str:
-        return self._lease.id
-
-    @property
-    def task(self) -> str:
-        return self._lease.task
-
-    @property
-    def queue(self) -> str:
-        return self._lease.queue
-
-    @property
-    def group(self) -> str | None:
-        return self._lease.group
-
-    @property
-    def key(self) -> str | None:
-        return self._lease.key
 
     @property
     def args(self) -> dict[str, Any]:
         """The arguments by name: rebuilt if this process has the task, else plain JSON. Defaults are not stored."""
         return arguments_of(self._app.find_task(self.task), self._lease.args)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return headers_of(self._lease.options)
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1."""
-        return self._lease.attempt
-
-    @property
-    def failures(self) -> int:
-        """How many attempts failed before this one."""
-        return self._lease.failures
-
-    @property
-    def fence(self) -> int:
-        """Grows with every lease of the job and of its group: use it to reject a late writer."""
-        return self._lease.fence
 
     @property
     def lost(self) -> bool:
