@@ -109,6 +109,18 @@ def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:
         until(lambda: "elsewhere" in app.workers()[0].queues, what="the store knows")
 
 
+def test_a_sighup_while_the_first_runner_starts_is_not_lost(stage: ProcessScene) -> None:
+    slow = "time.sleep(2); VERSION = 1"  # its code is read by then, and nothing works yet
+    stage.change_code("VERSION = 1", slow)
+    with stage.app() as app:
+        family = stage.start()
+        family.runners()
+        stage.change_code(slow, "VERSION = 2")
+        family.keeper.send_signal(signal.SIGHUP)
+        until(lambda: app.task_by_name("version").enqueue().result(timeout=90) == 2, what="the new code runs")
+        assert "restart" in family.text()
+
+
 def test_reload_notices_a_changed_file(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start("--reload")

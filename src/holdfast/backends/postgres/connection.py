@@ -488,7 +488,7 @@ class Connections:
             keep_inherited((self._idle, self._opening, self._resting))
             self._begin(loop)
         elif loop is not self._loop:
-            self._end_resting()
+            self._end_unfinished()
             self.abandon()
             self._begin(loop)
 
@@ -528,16 +528,18 @@ class Connections:
     def _let_rest(self, connection: Session, generation: int) -> None:
         """The caller gave up a call on this connection: make it usable again, beside other calls."""
         resting = asyncio.get_running_loop().create_task(self._rest(connection, generation))
-        resting._log_destroy_pending = False  # type: ignore[attr-defined]  # the loop may end first: see _end_resting
+        resting._log_destroy_pending = False  # type: ignore[attr-defined]  # the loop may end first: see _end_unfinished
         self._resting[resting] = connection
         resting.add_done_callback(lambda task: self._resting.pop(task, None))
 
-    def _end_resting(self) -> None:
+    def _end_unfinished(self) -> None:
         """Close the sessions that a loop left unfinished when it ended: asyncio.run cancels calls under way."""
+        opened = [task for task in self._opening if task.done() and not task.cancelled() and task.exception() is None]
         if self._process == os.getpid():
-            for connection in self._resting.values():
+            for connection in [*self._resting.values(), *(task.result() for task in opened)]:
                 connection.pgconn.finish()
         self._resting.clear()
+        self._opening.clear()
 
     async def _rest(self, connection: Session, generation: int) -> None:
         try:
@@ -554,11 +556,10 @@ class Connections:
         """Close all connections; those under way, too, if they belong to this loop."""
         if self._process == os.getpid() and self._loop is asyncio.get_running_loop():
             pending = [*self._opening, *self._resting]
-            self._opening.clear()
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        self._end_resting()
+        self._end_unfinished()
         self.abandon()
 
     def _put(self, connection: Session, generation: int) -> None:

@@ -76,6 +76,7 @@ class ProcessWorker:
         self._pool: Pool | None = None
         self._stops_before_start = 0
         self._stop_early = asyncio.Event()
+        self._restart_early = ""  # why to restart as soon as the keeper works
         self._restarting = False
         self._restart_again = False
         self._background: set[asyncio.Task[None]] = set()
@@ -146,6 +147,8 @@ class ProcessWorker:
 
     def _on_ready(self) -> None:
         self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
+        if self._restart_early:
+            self.restart(self._restart_early)
 
     def request_stop(self) -> None:
         """Request shutdown: the first request is graceful, the second immediate."""
@@ -157,7 +160,10 @@ class ProcessWorker:
 
     def restart(self, why: str) -> None:
         """Replace the runners one by one, to load the current code."""
-        if self._keeper is None or self._keeper.stopping:
+        if self._keeper is None:
+            self._restart_early = why  # the first runner may have read the old code already
+            return
+        if self._keeper.stopping:
             return
         if self._restarting:
             self._restart_again = True  # the code changed again while new runners were starting
