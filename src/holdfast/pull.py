@@ -251,13 +251,19 @@ class Pull:
 
     async def _begin(self, backend: Backend, leases: Sequence[Lease]) -> None:
         """Take the leases in. At-most-once jobs are marked begun before the caller sees them."""
-        if not leases:
-            return
+        # Held before anything is awaited: a renewal that does not name a lease gives it back.
+        self._held.update((lease.token, LeasedJob(self._app, self, lease, self._renewed)) for lease in leases)
         marked = [Held(lease.id, lease.token) for lease in leases if lease.max_stalls == 0]
-        answers = await self._store.call("begin", backend.begin(marked)) if marked else []
-        refused = {ref.token for ref, answer in zip(marked, answers, strict=True) if answer is not Answer.OK}
-        kept = [lease for lease in leases if lease.token not in refused]
-        self._held.update((lease.token, LeasedJob(self._app, self, lease, self._renewed)) for lease in kept)
+        try:
+            answers = await self._store.call("begin", backend.begin(marked)) if marked else []
+        except BaseException:
+            for ref in marked:  # their handlers never started: released, not stalled
+                self._held.pop(ref.token, None)
+            raise
+        for ref, answer in zip(marked, answers, strict=True):
+            if answer is not Answer.OK:
+                self._held.pop(ref.token, None)
+        kept = [lease for lease in leases if lease.token in self._held]
         if kept:
             self._journal.leased(kept, self._worker.id, self._clock.steady())
 

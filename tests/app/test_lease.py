@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast import (
     Snooze,
     State,
 )
+from holdfast.records import Answer, Held
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 WITHIN_SECONDS = 60.0
@@ -179,6 +180,24 @@ def test_an_at_most_once_job_that_the_block_leaves_does_not_run_again(leased_app
     with leased_app.lease("mail"):
         pass
     assert job.refresh().state is State.DEAD and job.reason == "stalled"
+
+
+def test_a_renewal_while_at_most_once_jobs_are_marked_names_their_leases(leased_app: Holdfast) -> None:
+    """A lease that is not named is given back, and another program would start the job beside this one."""
+    app = leased_app
+    job = send(app, "ann", max_stalls=0, retry=0)
+    block, backend = app.lease("mail"), app._store.open()
+    mark = backend.begin
+
+    async def renewed_meanwhile(held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        assert await block._pull._renew()
+        return await mark(held, now)
+
+    backend.begin = renewed_meanwhile  # type: ignore[method-assign]
+    with block as (leased,):
+        assert job.refresh().state is State.RUNNING
+        leased.succeed("once")
+    assert job.refresh().value == "once" and job.attempts == 1
 
 
 def test_leases_are_renewed_while_the_caller_works(leased_app: Holdfast) -> None:
