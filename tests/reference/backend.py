@@ -383,7 +383,7 @@ class ReferenceBackend(Backend):
 
     # ------------------------------------------------------------------ waiting
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         with self._lock:
             wall = self._clock.wall()
             claimable = any(self._store.claimable(queue, wall) for queue in queues)
@@ -394,6 +394,7 @@ class ReferenceBackend(Backend):
         finally:
             with self._lock:
                 self._sleepers.remove(bed)
+        return claimable
 
     def _until_due(self, queues: Sequence[str], wall: float) -> float:
         """Seconds until something may become claimable by itself."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,4 +156,42 @@ async def test_more_unknown_tasks_than_are_remembered_are_put_off_one_by_one(mon
 
     async with old.worker(slots=4, poll_every=0.01):
         await until(settled, store)
+    await old.close()
+
+
+async def test_a_backlog_of_unknown_tasks_is_not_asked_for_without_end_however_slow_a_look_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever waits for work returns at once, again and again: there is work, but not for this worker. That a look took
+    a while, as it does on a busy server or over a long line, is no sign that the work has just come."""
+    from holdfast.worker.keeper import exchange_loop
+
+    store = MemoryBackend()
+    old, new, _, _ = rolling(store)
+    exchanges, asked, slow = 0, list[int](), threading.Event()
+    real = store.exchange
+
+    def done() -> None:
+        asked.append(exchanges)
+        slow.set()
+
+    async def exchange(settlements: Any, releases: Any, request: Any, now: float | None = None) -> Exchanged:
+        nonlocal exchanges
+        exchanges += request is not None and request.most_by_task.get("fresh") == 0
+        if exchanges == 300:
+            done()
+        return await real(settlements, releases, request, now)
+
+    async def sleep(seconds: float) -> None:
+        if seconds >= exchange_loop.UNKNOWN_WAIT_SECONDS_MAX:
+            done()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(store, "exchange", exchange)
+    monkeypatch.setattr(exchange_loop, "EARLY_SECONDS", 0.0)  # every look takes longer than this
+    monkeypatch.setattr(exchange_loop, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    await new.put(*(new.tasks["fresh"].bind(n=n) for n in range(20)))
+    async with old.worker(slots=4):
+        assert await asyncio.to_thread(slow.wait, WAIT_SECONDS)
+    assert asked[0] < 20, "it slows down to one claim in half a second"
     await old.close()

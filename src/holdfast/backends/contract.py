@@ -533,8 +533,11 @@ class Backend(Reader):
     # ------------------------------------------------------------------ waiting
 
     @abstractmethod
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         """Return when there may be work in these queues, or after `timeout` seconds. Only a hint: callers must poll.
+
+        Return True if the work was there at the first look, however long that took: a caller that may not claim it (its
+        own caps, a task it does not know) would return at once again and again, and must pause by itself.
 
         R59. Ready jobs blocked by a limit, a rate or a slow-down are not work; the end of a lease that frees a slot of
         a limited queue or task is a reason to return.

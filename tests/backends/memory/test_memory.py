@@ -167,7 +167,7 @@ def test_threads_write_one_after_the_other() -> None:
 # ---------------------------------------------------------------------- waiting
 
 
-async def waits(backend: MemoryBackend, queue: str, seconds: float = WAIT_SECONDS_MAX) -> asyncio.Task[None]:
+async def waits(backend: MemoryBackend, queue: str, seconds: float = WAIT_SECONDS_MAX) -> asyncio.Task[bool]:
     task = asyncio.create_task(backend.wait_for_work([queue], seconds))
     await asyncio.sleep(0)
     return task

@@ -50,7 +50,7 @@ def stranger_enqueues(backend: SqliteBackend, name: str) -> None:
     connection.close()
 
 
-async def asleep(backend: SqliteBackend) -> asyncio.Task[None]:
+async def asleep(backend: SqliteBackend) -> asyncio.Task[bool]:
     """A wait that has asked for the first time and sleeps."""
     waiting = asyncio.create_task(backend.wait_for_work(("default",), LONG_SECONDS))
     async with asyncio.timeout(WAIT_SECONDS_MAX):
@@ -60,7 +60,7 @@ async def asleep(backend: SqliteBackend) -> asyncio.Task[None]:
                 return waiting
 
 
-async def ends(waiting: asyncio.Task[None]) -> None:
+async def ends(waiting: asyncio.Task[bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS_MAX):
         await waiting
 

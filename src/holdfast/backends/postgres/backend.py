@@ -557,19 +557,23 @@ class PostgresBackend(Backend):
 
     # ------------------------------------------------------------------ wait for work
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         watch, clock = self._watching(), asyncio.get_running_loop().time
         ends = clock() + timeout
         with watch.hearing(queues) as hint:
             await watch.listening()  # before the look, so that no hint in between is missed
-            held_back = True
+            held_back, looks = True, 0
             while held_back:  # then a hint may concern jobs that are held back, too: look again
                 hint.clear()
                 floors = None if self._floors.current is None else encoded(self._floors.current)
                 seconds, held_back = await self._read("wait_for_work", work_at_hand, list(queues), floors)
+                looks += 1
+                if seconds == 0.0:
+                    return looks == 1
                 left = ends - clock()
                 try:
                     async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):
                         await hint.wait()
                 except TimeoutError:
-                    return
+                    break
+        return False

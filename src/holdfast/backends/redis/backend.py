@@ -508,12 +508,12 @@ class RedisBackend(Backend):
 
     # ------------------------------------------------------------------ waiting
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         async def at_hand() -> tuple[float | None, str]:
             packed, last = await self._run("wait_for_work", None, list(queues))
             return msgspec.msgpack.decode(packed, type=float | None), last.decode()
 
-        await self._watching().wait(queues, timeout, at_hand)
+        return await self._watching().wait(queues, timeout, at_hand)
 
     def _watching(self) -> Wakeups:
         if self._wakeups is None or self._wakeups.loop is not asyncio.get_running_loop():

@@ -38,8 +38,9 @@ class Wakeups:
         self._wanted = asyncio.Event()
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
 
-    async def wait(self, queues: Sequence[str], timeout: float, at_hand: AtHand) -> None:
-        """Wait until these queues may have work, or the timeout. `at_hand` checks for work and gets the last hint."""
+    async def wait(self, queues: Sequence[str], timeout: float, at_hand: AtHand) -> bool:
+        """Wait until these queues may have work, or the timeout; True if they had it already. `at_hand` checks for work
+        and gets the last hint."""
         event = asyncio.Event()
         self._waiting[event] = frozenset(queues)
         try:
@@ -48,9 +49,12 @@ class Wakeups:
                 self._last = last
                 self._listening = asyncio.create_task(self._listen())
             self._wanted.set()
+            if seconds == 0.0:
+                return True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, timeout if seconds is None else min(timeout, seconds))):
                     await event.wait()
+            return False
         finally:
             del self._waiting[event]
             if not self._waiting:

@@ -347,17 +347,16 @@ class ShardedBackend(ShardedReader, Backend):
 
     # ------------------------------------------------------------------ waiting
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         """The first shard with a wake-up ends the wait; one that cannot be listened to is left to polling."""
         await self._ruling.known(set(queues), None)
         names = [name for queue in queues for name in self._shards.of(queue)]
 
-        async def listen(name: str) -> bool:
+        async def listen(name: str) -> bool | None:
             try:
-                await self._at(name, lambda store: store.wait_for_work(queues, timeout))
+                return await self._at(name, lambda store: store.wait_for_work(queues, timeout))
             except SILENCE:
-                return False
-            return True
+                return None
 
         waits = [asyncio.ensure_future(listen(name)) for name in names]
         pending = set(waits)
@@ -365,8 +364,9 @@ class ShardedBackend(ShardedReader, Backend):
             async with asyncio.timeout(timeout):
                 while pending:
                     done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                    if any(wait.result() for wait in done):
-                        return
+                    heard = [wait.result() for wait in done if wait.result() is not None]
+                    if heard:
+                        return any(heard)
                 await asyncio.Event().wait()
         except TimeoutError:
             pass
@@ -374,3 +374,4 @@ class ShardedBackend(ShardedReader, Backend):
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+        return False

@@ -549,10 +549,10 @@ class SqliteBackend(SqliteVerbs):
 
     # ------------------------------------------------------------------ waiting
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         with self._guard:
             watch = self._watching_locked()
-        await watch.wait_for_work(queues, timeout)
+        return await watch.wait_for_work(queues, timeout)
 
 
 def _nothing(_: set[str]) -> None:

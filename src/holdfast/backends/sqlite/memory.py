@@ -196,18 +196,23 @@ class MemoryBackend(SqliteVerbs):
             except RuntimeError:
                 continue  # that loop was closed meanwhile: nobody waits there any more
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         deadline, event = time.monotonic() + timeout, asyncio.Event()
         with self._lock:
             self._waiting[event] = asyncio.get_running_loop()
         try:
-            while (seconds := min(self._until_work(queues), deadline - time.monotonic())) > 0:
+            until_work = self._until_work(queues)
+            if until_work <= 0:
+                return True
+            while (seconds := min(until_work, deadline - time.monotonic())) > 0:
                 event.clear()
                 try:
                     async with asyncio.timeout(seconds):
                         await event.wait()
                 except TimeoutError:
-                    return
+                    break
+                until_work = self._until_work(queues)
+            return False
         finally:
             with self._lock:
                 del self._waiting[event]

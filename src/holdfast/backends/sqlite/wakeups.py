@@ -103,7 +103,7 @@ class Wakeups:
                 self._post.connection = connect(self._path)
             return int(self._post.connection.execute(SQL["read.data_version"]).fetchone()[0])
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         event = asyncio.Event()
         with self._guard:
@@ -114,6 +114,8 @@ class Wakeups:
             version, at_hand, next_due = self._look(queues)
             if not at_hand and self._listens(wait):
                 version, at_hand, next_due = self._look(queues)  # changes from before it was listening
+            if at_hand:
+                return True
             while not at_hand and (left := deadline - time.monotonic()) > 0:
                 if next_due is not None:
                     left = min(left, max(POLL_SECONDS_MIN, next_due - self._clock.wall()))
@@ -125,6 +127,7 @@ class Wakeups:
                         wait.listen_no_more()
                     wait.begin_again()
                     version, at_hand, next_due = self._look(queues)
+            return False
         finally:
             wait.close()
             self._waits.discard(wait)

@@ -211,6 +211,14 @@ async def wait_for_work_returns_when_its_time_is_over(world: World) -> None:
 
 
 @case
+async def wait_for_work_says_whether_work_was_there_at_the_first_look(world: World) -> None:
+    same(await world.backend.wait_for_work(("default",), 0.01), False, "in an empty store")
+    await world.enqueue()
+    same(await world.backend.wait_for_work(("other",), 0.01), False, "in another queue")
+    same(await world.backend.wait_for_work(("other", "default"), PATIENCE_SECONDS), True, "with a ready job")
+
+
+@case
 async def wait_for_work_can_be_given_up(world: World) -> None:
     waiting = asyncio.create_task(world.backend.wait_for_work(("default",), 10 * PATIENCE_SECONDS))
     await asyncio.wait({waiting}, timeout=0.01)

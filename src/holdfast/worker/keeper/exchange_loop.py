@@ -31,7 +31,7 @@ from .store_client import AdaptiveLimit, StoreClient, backoff
 from .unknown_tasks import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
-EARLY_SECONDS = 0.005  # a wake-up sooner than this after listening began was already pending
+EARLY_SECONDS = 0.005  # a hint sooner than this after listening began was already pending
 EARLY_FREE = 3  # after this many early wake-ups in a row without work, slow down
 EARLY_WAIT_SECONDS_MAX = 0.05
 UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown tasks keeps waking this worker
@@ -552,22 +552,23 @@ class ExchangeLoop:
     async def idle(self) -> None:
         """Wait until a handler ends or the store may have work."""
         if not self._signals.claim_due and self.free() and self._listening is None:
-            # Listen first, then claim once more: this catches jobs enqueued between the last claim and listening.
+            # Listen first, then claim once more: this catches jobs enqueued between the last claim and listening. While
+            # there is always work that this worker may not claim, the listener's own look and pause do.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
             await asyncio.sleep(0)
-            self._signals.claim_due = True
+            self._signals.claim_due = self._early <= EARLY_FREE
             return
         await self._signals.wake.wait()
 
     async def _listen(self) -> None:
-        began = self._store.clock.steady()
+        began, was_there = self._store.clock.steady(), False
         try:
-            await self._store.backend.wait_for_work(self._rotation.queues, self._options.poll_every)
+            was_there = await self._store.backend.wait_for_work(self._rotation.queues, self._options.poll_every)
         except Exception:  # wake-ups are only hints: fall back to polling
             await asyncio.sleep(self._options.poll_every)
-        if self._store.clock.steady() - began >= EARLY_SECONDS:
+        if not was_there and self._store.clock.steady() - began >= EARLY_SECONDS:
             self._early = 0
-        else:  # the hint may be for jobs that cannot be claimed: do not spin on it
+        else:  # the work may be jobs that cannot be claimed: do not spin on it
             self._early += 1
             if self._early > EARLY_FREE:
                 most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
