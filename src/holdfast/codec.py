@@ -450,7 +450,7 @@ class Codec:
             self._prepare()
         try:
             return self._value_decoder.decode(raw)
-        except (msgspec.MsgspecError, Refused, ValueError):
+        except (msgspec.MsgspecError, Refused, ValueError, RecursionError):
             return _plain_decoder.decode(raw)
 
     # ------------------------------------------------------------------ annotations, once

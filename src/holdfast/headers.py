@@ -76,7 +76,7 @@ def headers_of(stored: bytes | None) -> dict[str, str]:
         return {}
     try:
         return msgspec.json.decode(stored, type=_OnlyHeaders).headers
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}
 
 

@@ -385,7 +385,7 @@ def masked(text: str, args: bytes) -> str:
         return ""
     try:
         values = _values(msgspec.json.decode(args)) if len(args) <= MASKED_ARGS_BYTES_MAX else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         values = None
     if values is None:
         return ""

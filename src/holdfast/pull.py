@@ -14,6 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from . import events, logs
 from .backends.contract import Backend
 from .clock import Clock
@@ -41,7 +43,7 @@ from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from .store_thread import forbid_running_loop
 from .worker.keeper.identity import new_worker
 from .worker.keeper.runners import Journal
-from .worker.keeper.store_client import StoreClient, backoff
+from .worker.keeper.store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -330,19 +332,24 @@ class Pull:
             raise OutcomeUnknown("settle", "The lease may have expired meanwhile; the job then runs again.")
 
     async def _exchange(self, settlements: list[Settlement], releases: list[Release], most: int = 0) -> Exchanged:
-        """One numbered call, repeated unchanged until it is answered or the leases may have expired."""
+        """One numbered call, repeated until it is answered or the leases may have expired; after a timeout it requests
+        less."""
         async with self._turn:
             self._call += 1
             request = ClaimRequest(worker=self._worker.id, call=self._call, queues=self._worker.queues, most=most)
+            jobs, sweep = AdaptiveLimit(max(1, most)), AdaptiveLimit(request.sweep_max)
+            size = AdaptiveLimit(request.bytes_max, CLAIM_BYTES_MIN)
+            limits = jobs, sweep, size
             tries = 0
             while True:
+                sent, asked = self._clock.steady(), self._store.backend.exchange(settlements, releases, request)
                 try:
-                    answer = await self._store.call(
-                        "exchange", self._store.backend.exchange(settlements, releases, request)
-                    )
+                    answer = await self._store.call("exchange", asked, min(limit.patience for limit in limits))
                     break
-                except HoldfastError:
+                except HoldfastError as error:
                     tries += 1
+                    self._store.adapt(limits, sent, error)
+                    request = replace(request, most=min(most, jobs.value), bytes_max=size.value, sweep_max=sweep.value)
                     if self.expires(self._renewed):
                         raise
                     await asyncio.sleep(backoff(tries))

@@ -96,7 +96,7 @@ def read(portrait: bytes | None) -> WorkerStatus | None:
         return None
     try:
         return msgspec.json.decode(portrait, type=WorkerStatus)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.moving.stage import fresh_url
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import Context, Holdfast, RetryPolicy, State
 from holdfast.cli.main import main
 from holdfast.errors import ConfigurationError, InvalidArguments
 from holdfast.names import visible, visible_json
+from holdfast.records import NewJob
 
 DIGITS = "9" * 5000
 HUGE = 10**5000
@@ -55,6 +57,29 @@ def nested(levels: int) -> object:
     for _ in range(levels):
         value = [value]
     return value
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "redis", "cluster"])
+def test_stored_arguments_nested_too_deep_cost_their_own_job_alone(kind: str, tmp_path: Path) -> None:
+    """Another program, or an older version, may have stored them: to run them and to log it must end no worker."""
+    url = "memory://" if kind == "memory" else fresh_url(kind, tmp_path)
+    with Holdfast(url) as app:
+
+        @app.task(name="any")
+        def any_job(x: Any = None) -> None: ...
+
+        deep = NewJob(id="deep", task="any", args=b'{"x":' + b"[" * 30_000 + b"]" * 30_000 + b"}")
+        options = NewJob(id="options", task="any", args=b"{}", options=deep.args)
+        app._store.call(lambda backend: backend.enqueue([deep, options]))
+        good = [any_job.enqueue(x=n) for n in range(3)]
+        drained = app.work(drain=True, log_jobs="all")
+        assert [job.refresh().state for job in good] == [State.SUCCEEDED] * 3
+        assert (drained.succeeded, drained.failed, drained.left) == (4, 1, 0)
+        dead = app.job("deep")
+        assert (dead.state, dead.reason) == (State.DEAD, "undecodable")
+        assert [job.id for job in app.jobs("args.x:1")] == [good[1].id]
+        assert len(list(app.jobs("task:any"))) == 5
+        assert app.job("options").state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("levels", [66, 900, 60_000])

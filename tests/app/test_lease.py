@@ -17,11 +17,12 @@ from holdfast import (
     InvalidResult,
     JobCancelled,
     LeaseLost,
+    OutcomeUnknown,
     RetryPolicy,
     Snooze,
     State,
 )
-from holdfast.records import Answer, Held
+from holdfast.records import Answer, ClaimRequest, Exchanged, Held
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 WITHIN_SECONDS = 60.0
@@ -198,6 +199,30 @@ def test_a_renewal_while_at_most_once_jobs_are_marked_names_their_leases(leased_
         assert job.refresh().state is State.RUNNING
         leased.succeed("once")
     assert job.refresh().value == "once" and job.attempts == 1
+
+
+def test_a_claim_that_times_out_is_repeated_with_less(memory_app: Holdfast) -> None:
+    """Ten jobs with large arguments over a slow line: asked for again unchanged, they would never come."""
+    app, asked = memory_app, list[ClaimRequest]()
+    app.queue("mail")
+    for to in "abcdefghij":
+        send(app, to)
+    block, backend = app.lease("mail", most=10), app._store.open()
+    exchange = backend.exchange
+
+    async def slowly(settlements: Any, releases: Any, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        asked.append(request)
+        if request.most > 2 and len(asked) < 10:
+            raise OutcomeUnknown("exchange")
+        return await exchange(settlements, releases, request, now)
+
+    backend.exchange = slowly  # type: ignore[method-assign, assignment]
+    with block as jobs:
+        assert len(jobs) == 2
+    tries = [request for request in asked if request.call == 1]
+    assert [request.most for request in tries] == [10, 5, 2]
+    assert [request.sweep_max for request in tries] == [200, 100, 50]
+    assert tries[-1].bytes_max == tries[0].bytes_max // 4
 
 
 def test_leases_are_renewed_while_the_caller_works(leased_app: Holdfast) -> None:

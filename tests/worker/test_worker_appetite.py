@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import pairwise
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,9 +16,10 @@ from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
 from holdfast.lifecycle import Settlement, State
-from holdfast.records import ClaimRequest, Exchanged, Promoted, Release
+from holdfast.records import Answer, ClaimRequest, Exchanged, Held, Promoted, Release
+from holdfast.worker.keeper import drain, exchange_loop
 from holdfast.worker.keeper.runners import Signals
-from holdfast.worker.keeper.store_client import AdaptiveLimit, StoreClient
+from holdfast.worker.keeper.store_client import PATIENCE_MAX, AdaptiveLimit, StoreClient
 from holdfast.worker.keeper.sweeps import Sweeper
 
 
@@ -26,11 +28,16 @@ def test_a_limit_halves_down_to_its_least_and_doubles_only_after_fast_answers() 
     for expected in (50, 25, 12, 6, 3, 3):
         limit.timed_out()
         assert limit.value == expected
+    assert limit.patience == 2, "it cannot ask for less"
+    for expected in (4, 4):
+        limit.timed_out()
+        assert (limit.value, limit.patience) == (3, expected)
     limit.answered(0.5)
-    assert limit.value == 3, "twice as much might time out"
+    assert (limit.value, limit.patience) == (3, 4), "twice as much, or less time, might time out"
     for expected in (6, 12, 24, 48, 96, 100):
         limit.answered(0.01)
         assert limit.value == expected
+        assert limit.patience == 1
     assert not limit.shrunk
 
 
@@ -82,6 +89,66 @@ async def test_a_claim_that_times_out_asks_for_fewer_jobs_fewer_bytes_and_a_smal
         for before, after in pairwise(tries):
             assert after.most <= before.most
             assert (after.bytes_max, after.sweep_max) <= (before.bytes_max, before.sweep_max)
+    await app.close()
+
+
+async def test_a_claim_that_cannot_ask_for_less_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with so little processor time that a claim of one job takes longer than a call may."""
+    store, seen = Weak(), list[tuple[str, int]]()
+    app = WorkerApp(lambda: store)
+    real, count = StoreClient.call, store.count
+    monkeypatch.setattr(exchange_loop, "backoff", lambda tries: 0.0)
+    monkeypatch.setattr(drain, "backoff", lambda tries: 0.0)
+
+    async def call(self: StoreClient, verb: str, answer: Awaitable[Any], patience: int = 1) -> Any:
+        seen.append((verb, patience))
+        patient = ("exchange", PATIENCE_MAX) in seen or len(seen) > 300  # the bound ends a run without patience
+        store.claims = 10**9 if patient else 0
+        return await real(self, verb, answer, patience)
+
+    async def counted() -> Any:
+        if ("count", PATIENCE_MAX) not in seen and len(seen) < 400:
+            raise OutcomeUnknown("count")
+        return await count()
+
+    monkeypatch.setattr(StoreClient, "call", call)
+    monkeypatch.setattr(store, "count", counted)
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    jobs = await app.put(any_job.bind())
+    await app.drain(slots=2)
+    assert [(await app.job(job)).attempts for job in jobs] == [1]
+    for verb in ("exchange", "count"):
+        given = [patience for name, patience in seen if name == verb]
+        grown = given[: given.index(PATIENCE_MAX) + 1]
+        assert grown == sorted(grown) and set(grown) == {1, 2, PATIENCE_MAX}
+    assert ("exchange", 1) in seen[seen.index(("exchange", PATIENCE_MAX)) :], "fast again, so patience is over"
+    await app.close()
+
+
+async def test_jobs_are_marked_begun_in_smaller_batches_after_a_timeout() -> None:
+    asked: list[int] = []
+
+    class Slow(MemoryBackend):
+        async def begin(self, refs: Sequence[Held], now: float | None = None) -> list[Answer]:
+            asked.append(len(refs))
+            if len(refs) > 3 and len(asked) < 50:
+                raise OutcomeUnknown("begin")
+            return await super().begin(refs, now)
+
+    store = Slow()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="once", max_stalls=0)
+    async def once() -> None: ...
+
+    jobs = await app.put(*(once.bind() for _ in range(16)))
+    drained = await app.drain(slots=16)
+    assert drained.succeeded == 16
+    assert [(await app.job(job)).attempts for job in jobs] == [1] * 16
+    assert asked[:4] == [16, 8, 4, 2] and len(asked) < 20
     await app.close()
 
 

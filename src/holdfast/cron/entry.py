@@ -199,7 +199,7 @@ def decode_call(entry: CronEntry) -> NewJob:
     """The job an entry creates; ConfigurationError if another version wrote something this one cannot read."""
     try:
         return msgspec.json.decode(entry.call, type=NewJob)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise ConfigurationError(f"cron entry {entry.name!r} was written by another version. Add it again.") from None
 
 

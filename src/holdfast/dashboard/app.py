@@ -430,7 +430,7 @@ class Dashboard:
         check_api_client(request)
         try:
             body = msgspec.json.decode(await self._body(request), type=verb.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(400, f"The body cannot be read: {error}.") from None
         try:
             outcome = await actions.carry_out(verb, changes, body)

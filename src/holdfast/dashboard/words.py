@@ -225,7 +225,7 @@ def as_json(text: str) -> Any:
     """A value as typed: JSON where it reads as JSON, else the text itself."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 

@@ -109,7 +109,7 @@ def _read(kept: KeptEvent) -> events.Event | None:
         return None
     try:
         event: events.Event = decode(kept.body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return replace(event, at=kept.at, position=kept.position)
 

@@ -228,7 +228,7 @@ class TaskOptions:
             return self
         try:
             said = msgspec.json.decode(stored, type=CallOptions)
-        except msgspec.MsgspecError:  # written by a newer version: the task's own options apply
+        except (msgspec.MsgspecError, RecursionError):  # written by a newer version: the task's own options apply
             return self
         changes = said.changes(self.retry)
         return dataclasses.replace(self, **changes) if changes else self  # headers change no option

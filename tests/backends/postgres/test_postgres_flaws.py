@@ -18,6 +18,7 @@ from ...servers.postgres import Server
 Make = Callable[..., PostgresBackend]
 VICTIM = "WHERE id = 'victim'"
 _UNSOUND = "ALTER TABLE {schema}.jobs DROP CONSTRAINT jobs_check; UPDATE {schema}.jobs SET state = 'limbo' " + VICTIM
+NESTED = "[" * 3000 + "]" * 3000  # deeper than a decoder of Python goes
 WORKER = """
 INSERT INTO {schema}.workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates, started_at,
     renewed_at, deadline) VALUES ('odd', 'h', 1, 'b', 'n', 30, '5', 1, false, 0, 0, 'NaN')
@@ -27,6 +28,7 @@ POISONS: dict[str, tuple[str, str, str | None, str | None]] = {
     "an unknown state": (_UNSOUND, "jobs", "victim", "state"),
     "errors that are no list": ("UPDATE {schema}.jobs SET errors = '{{}}' " + VICTIM, "jobs", "victim", "errors"),
     "errors of numbers": ("UPDATE {schema}.jobs SET errors = '[5]' " + VICTIM, "jobs", "victim", "errors"),
+    "errors nested too deep": (f"UPDATE {{schema}}.jobs SET errors = '{NESTED}' {VICTIM}", "jobs", "victim", "record"),
     "a revival that is none": ("UPDATE {schema}.jobs SET revival = '[]' " + VICTIM, "jobs", "victim", "revival"),
     "a time that is none": ("UPDATE {schema}.jobs SET created_at = 'NaN' " + VICTIM, "jobs", "victim", "created_at"),
     "due never": ("UPDATE {schema}.jobs SET due_at = 'Infinity' " + VICTIM, "jobs", "victim", "due_at"),

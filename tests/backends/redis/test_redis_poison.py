@@ -72,6 +72,7 @@ def _all_at(index: str, score: float) -> Poison:
 
 
 INDEXES = [name for name, kind in KEY_TYPES.items() if kind == "zset"]
+NESTED = b"\x91" * 3000 + b"\xc0"  # deeper than a decoder of Python goes
 PIECES = ("bodies", "values", "errors", "progress", "logs")
 RANK = len(b"default\x000") + 4  # bytes of a ready job's member before its turn
 POISONS: dict[str, Poison] = {
@@ -80,6 +81,7 @@ POISONS: dict[str, Poison] = {
     "record a number": _record(lambda _: b"\x05"),
     "record cut": _record(lambda was: was[:10]),
     "record too short": _record(lambda _: b"\x92\xa6victim\xa1r"),
+    "record nested": _record(lambda _: NESTED),
     "record a map": _record(lambda _: b"\x81\xa1a\x01"),
     "state unknown": _record(lambda was: was.replace(b"\xa6victim\xa1r", b"\xa6victim\xa1Z")),
     "record gone": lambda r, k: r.hdel(k("jobs"), "victim"),
@@ -90,6 +92,7 @@ POISONS: dict[str, Poison] = {
     "body short": _put("bodies", "victim", b"\0\0"),
     "body lies": _put("bodies", "victim", b"\xff" * 8 + b"{}"),
     "errors": _put("errors", "victim", b"\xff"),
+    "errors nested": _put("errors", "victim", NESTED),
     "progress": _put("progress", "victim", b"\xff"),
     "logs": _put("logs", "victim", b"\xff"),
     "value gone": lambda r, k: r.hdel(k("values"), "old"),

@@ -18,6 +18,7 @@ from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Worker
 
 T = TypeVar("T")
 VICTIM = "WHERE id = 'victim'"
+NESTED = "[" * 3000 + "]" * 3000  # deeper than a decoder of Python goes
 
 
 def run(path: Path, damage: str, work: Callable[[SqliteBackend], Awaitable[T]]) -> T:
@@ -53,6 +54,7 @@ async def claimed(backend: SqliteBackend, call: int = 1) -> list[str]:
     [
         (f"UPDATE holdfast_jobs SET state = 'limbo' {VICTIM}", "state"),
         (f"UPDATE holdfast_jobs SET errors = x'ff' {VICTIM}", "errors"),
+        (f"UPDATE holdfast_jobs SET errors = CAST('{NESTED}' AS BLOB) {VICTIM}", "errors"),
         (f"UPDATE holdfast_jobs SET revival = CAST('[5]' AS BLOB) {VICTIM}", "revival"),
         (f"UPDATE holdfast_jobs SET created_at = 1e300 {VICTIM}", "created_at"),
         (f"UPDATE holdfast_jobs SET started_at = 9e999 {VICTIM}", "started_at"),

@@ -48,6 +48,7 @@ from ...records import (
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 _plain = msgspec.json.Decoder(strict=False).decode
+WHOLE = "record"  # the field name under which an entirely unreadable record is reported
 
 # Placeholders for required fields that cannot be read. A job in an unknown state is shown as dead: it never runs.
 _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
@@ -72,6 +73,13 @@ _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
 }
 
 
+def _name_in(text: str, instead: Mapping[str, Any]) -> dict[str, str]:
+    """The id or name of a record that cannot be decoded."""
+    key = next((name for name in ("id", "name") if name in instead), None)
+    found = None if key is None else re.search(rf'"{key}" ?: ?("(?:[^"\\]|\\.)*")', text)
+    return {} if key is None or found is None else {key: msgspec.json.decode(found[1], type=str)}
+
+
 def makes_sense(rate: object) -> bool:
     """Whether a rate is usable, by the same rule as rates.sql. Any value that is not a Rate passes."""
     if not isinstance(rate, Rate):
@@ -90,9 +98,12 @@ def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]
             record = whole(text)
             if all(makes_sense(getattr(record, name)) for name in rates):
                 return record, ()
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             pass
-        stored: dict[str, Any] = _plain(text)
+        try:
+            stored: dict[str, Any] = _plain(text)
+        except RecursionError:  # nested too deep: nothing but its name can be told
+            return kind(**{**instead, **_name_in(text, instead)}), (WHOLE,)
         values: dict[str, Any] = {}
         unreadable = []
         for field in msgspec.structs.fields(kind):
@@ -100,7 +111,7 @@ def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]
                 continue
             try:
                 value = msgspec.convert(stored[field.encode_name], hints[field.name])
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, RecursionError):
                 unreadable.append(field.name)
                 continue
             if field.name in rates and not makes_sense(value):
@@ -133,7 +144,7 @@ def as_marks(text: str | None) -> tuple[Mark, ...]:
     """A job's marks; none if they cannot be read."""
     try:
         return () if text is None else _read_marks(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ()
 
 
@@ -154,7 +165,7 @@ def rate_or_none(text: str | None) -> Rate | None:
     """The rate; None if it is missing, unreadable or unusable."""
     try:
         rate = None if text is None else _read_rate(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return rate if makes_sense(rate) else None
 
@@ -163,7 +174,7 @@ def entry_or_none(text: str) -> CronEntry | None:
     """The cron entry; None if it cannot be read: without all its fields, it has no due time."""
     try:
         return _read_entry(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

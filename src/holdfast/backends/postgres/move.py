@@ -67,7 +67,7 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
 def _as_stored(record: str) -> StoredJob:
     try:
         return _read_stored(record)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         job = as_job(record)
         raise seals.unreadable("job", job.id, job.unreadable) from None
 

@@ -417,7 +417,7 @@ def commands(packed: bytes | None) -> list[Command]:
     """Decode what a worker was asked to do; what cannot be read is left out."""
     try:
         return [] if packed is None else [command(one) for one in unpack(packed)]
-    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError):
         return []
 
 
@@ -531,6 +531,7 @@ UNREADABLE: tuple[type[Exception], ...] = (
     KeyError,
     IndexError,
     OverflowError,
+    RecursionError,
 )
 WHOLE = "record"  # the field name under which an entirely unreadable record is reported
 

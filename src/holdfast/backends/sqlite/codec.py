@@ -26,7 +26,7 @@ from ..fragments import load_statements
 
 
 # What a decoder may raise for values that we did not write.
-UNREADABLE: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, TypeError)
+UNREADABLE: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 _LATEST, _EARLIEST = 253_402_300_799.0, -62_135_596_800.0  # the range of a calendar
 

@@ -14,7 +14,7 @@ from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import LIVE, State
 from .exchange_loop import ExchangeLoop
 from .runners import Signals
-from .store_client import StoreClient, backoff
+from .store_client import AdaptiveLimit, StoreClient, backoff
 from .sweeps import Sweeper
 
 LOOK_EVERY_SECONDS = 0.1
@@ -37,6 +37,7 @@ class Drain:
         self._sweeper, self._queues = sweeper, queues
         self._refused = 0  # consecutive checks that found ready jobs which no claim brings
         self._tries = 0
+        self._count_limit = AdaptiveLimit(1)  # counting cannot be made smaller, only more patient
 
     async def finished(self) -> bool:
         """Check once. False means continue (it has already waited if there was nothing to do)."""
@@ -104,7 +105,7 @@ class Drain:
         await self._sweeper.refill()
 
     async def _states(self) -> Mapping[State, int]:
-        counts = await self._store.call("count", self._store.backend.count())
+        counts = await self._store.call_within("count", self._count_limit, lambda _: self._store.backend.count())
         total: dict[State, int] = {}
         for queue in self._queues:
             for state, count in counts.get(queue, {}).items():

@@ -2,8 +2,8 @@
 
 Run by the keeper. An exchange sends outcomes to the store and fills the free slots; outcomes that arrive meanwhile wait
 for the next one. An exchange without a reply is repeated, the SAME call number with the SAME outcomes, until it gets
-one: no outcome is ever dropped while its lease may be ours. After a timeout it requests fewer jobs and smaller sweeps;
-later calls grow again.
+one: no outcome is ever dropped while its lease may be ours. After a timeout it requests fewer jobs and smaller sweeps,
+and takes more time once it cannot request less; later calls grow again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
-from .store_client import AdaptiveLimit, StoreClient, backoff
+from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff
 from .unknown_tasks import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
@@ -37,7 +38,6 @@ EARLY_WAIT_SECONDS_MAX = 0.05
 UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown tasks keeps waking this worker
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is not worth a shorter timer
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
-CLAIM_BYTES_MIN = 1 << 14  # lower bound for `bytes_max`; one job is leased whatever its size
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
 AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait will last no longer than this
 AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
@@ -94,6 +94,7 @@ class ExchangeLoop:
         self._jobs_limit = AdaptiveLimit(self._claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
         self._sweep_limit = AdaptiveLimit(CLAIM_SWEEP_MAX)
+        self._begin_limit = AdaptiveLimit(options.slots)
         self._rotation = QueueRotation(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.left_some = False  # per-task caps may have left jobs behind that another claim brings at once
@@ -310,7 +311,8 @@ class ExchangeLoop:
             sent = self._signals.alive_at = self._store.clock.steady()
             try:
                 asked = self._store.backend.exchange(settlements, releases, request)
-                answer = await self._store.call("exchange", asked)
+                patience = 1 if self._signals.closing else min(limit.patience for limit in limits)
+                answer = await self._store.call("exchange", asked, patience)
             except HoldfastError as error:
                 slow += self._store.adapt(limits, sent, error)
                 tries += 1
@@ -520,18 +522,25 @@ class ExchangeLoop:
         return fitting
 
     async def _begin(self, leases: Sequence[Lease]) -> None:
-        """At-most-once jobs: record in the store that they begin before they do. Repeating `begin` is harmless."""
-        refs = [Held(lease.id, lease.token) for lease in leases]
-        tries = 0
-        while True:
+        """At-most-once jobs: record in the store that they begin before they do. Repeating `begin` is harmless; after a
+        timeout it is repeated for half of them."""
+        tries, left, limit = 0, list(leases), self._begin_limit
+        while left:
+            some = left[: limit.value]
             try:
-                answers = await self._store.call("begin", self._store.backend.begin(refs))
-                break
+                answers = await self._store.call_within("begin", limit, partial(self._mark, left))
             except HoldfastError:
                 tries += 1
-                if self._renewal.fenced or await self._abandoned_within(backoff(tries)):
-                    answers = [Answer.CANCELLED] * len(leases)  # not started: released at no cost
-                    break
+                if not (self._renewal.fenced or await self._abandoned_within(backoff(tries))):
+                    continue
+                some, answers = left, [Answer.CANCELLED] * len(left)  # not started: released at no cost
+            left = left[len(some) :]
+            self._begun(some, answers)
+
+    async def _mark(self, leases: Sequence[Lease], most: int) -> list[Answer]:
+        return await self._store.backend.begin([Held(lease.id, lease.token) for lease in leases[:most]])
+
+    def _begun(self, leases: Sequence[Lease], answers: Sequence[Answer]) -> None:
         start: list[Lease] = []
         for lease, answer in zip(leases, answers, strict=True):
             if answer is Answer.LOST:

@@ -22,22 +22,28 @@ from .meter import Meter
 # How much one call requests: less after each timeout, more again while calls are fast. Used by everything that
 # repeats a call or makes a bounded pass: claims, settlements, reports, sweeps, the mover. Plain arithmetic: no clock.
 # After a few timeouts the limit is down to what the store can do within a call timeout, even if that is one job, so
-# every pass makes progress.
+# every pass makes progress. If the store cannot even do that, the call gets more time instead: nothing is repeated
+# unchanged.
 
 
 FAST_SHARE = 0.25  # a call that took less than this share of its timeout may request twice as much next time
+PATIENCE_MAX = 4  # call timeouts for a call that cannot request less
+CLAIM_BYTES_MIN = 1 << 14  # lower bound for a claim's `bytes_max`; one job is leased whatever its size
 
 REARRANGE_LIMIT = 500  # jobs or groups per step of a rearrangement
 
 
 class AdaptiveLimit:
-    """A limit between `least` and `most`."""
+    """A limit between `least` and `most`, and how many call timeouts its call may take: more than one only at `least`.
 
-    __slots__ = ("_least", "most", "value")
+    A call that is always the same has `most` 1.
+    """
+
+    __slots__ = ("_least", "most", "patience", "value")
 
     def __init__(self, most: int, least: int = 1) -> None:
         self._least, self.most = least, most
-        self.value = most
+        self.value, self.patience = most, 1
 
     @property
     def shrunk(self) -> bool:
@@ -45,12 +51,14 @@ class AdaptiveLimit:
 
     def timed_out(self) -> None:
         """The call with this limit timed out."""
+        if self.value == self._least:
+            self.patience = min(PATIENCE_MAX, 2 * self.patience)
         self.value = max(self._least, self.value // 2)
 
     def answered(self, timeout_share: float) -> None:
         """The call returned within this share of its timeout. If it was fast, double: still far from timing out."""
         if timeout_share < FAST_SHARE:
-            self.value = min(self.most, 2 * self.value)
+            self.value, self.patience = min(self.most, 2 * self.value), 1
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -72,12 +80,13 @@ class StoreClient:
         self.down_since: float | None = None  # when the first call that failed since the last reply was sent (steady)
         self.last_error = ""
 
-    async def call(self, verb: str, answer: Awaitable[T]) -> T:
+    async def call(self, verb: str, answer: Awaitable[T], patience: int = 1) -> T:
         """Return the call's result, or raise BackendError, OutcomeUnknown or ConfigurationError (the store rejects us:
-        a permission is missing). Any other exception is logged and raised as BackendUnavailable."""
+        a permission is missing). Any other exception is logged and raised as BackendUnavailable. `patience`: how many
+        call timeouts it may take."""
         sent = self.clock.steady()
         try:
-            async with asyncio.timeout(self.call_timeout):
+            async with asyncio.timeout(patience * self.call_timeout):
                 result = await answer
         except TimeoutError as error:
             self._note(verb, sent, error)
@@ -102,7 +111,7 @@ class StoreClient:
         """Like `call`, with the limit's current value as argument; the limit adapts to the result."""
         sent = self.clock.steady()
         try:
-            result = await self.call(verb, ask(limit.value))
+            result = await self.call(verb, ask(limit.value), limit.patience)
         except HoldfastError as error:
             self.adapt((limit,), sent, error)
             raise
@@ -117,7 +126,7 @@ class StoreClient:
             if error is not None:
                 if slow:
                     limit.timed_out()
-            elif limit.value < limit.most:
+            elif limit.value < limit.most or limit.patience > 1:
                 limit.answered(share)
         return slow
 

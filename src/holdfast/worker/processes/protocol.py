@@ -299,7 +299,7 @@ class Reader:
     def _decode(self, view: memoryview) -> object:
         try:
             return self._decoder.decode(view)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # msgspec passes on invalid UTF-8 as is
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # invalid UTF-8 comes as it is
             text = f"a frame cannot be read: {error}. Keeper and runner must be of one version."
             raise ConfigurationError(text) from None
 

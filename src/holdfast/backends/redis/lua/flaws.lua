@@ -39,6 +39,15 @@ local function id_of(name, member)
     return sub(member, at + tail + 1)
 end
 
+-- Whether a value has no more levels than ours have: a decoder outside refuses one that is nested too deep.
+local function is_shallow(value, levels)
+    if type(value) ~= 'table' then return true end
+    for _, inner in pairs(value) do
+        if levels == 0 or not is_shallow(inner, levels - 1) then return false end
+    end
+    return true
+end
+
 local function check_pieces(row)
     local id = row[ID]
     local length = call('HSTRLEN', BODIES, id)
@@ -50,7 +59,8 @@ local function check_pieces(row)
     end
     for name, key in pairs({ errors = ERRORS, progress = PROGRESS, logs = LOGS, marks = MARKS }) do
         local packed = call('HGET', key, id)
-        if packed and not hf.read(packed) then note(name, id, name, 'it cannot be read') end
+        local value = packed and hf.read(packed)
+        if packed and not (value and is_shallow(value, 8)) then note(name, id, name, 'it cannot be read') end
     end
     if row[VALUE] == 1 and call('HEXISTS', VALUES, id) == 0 then note('values', id, 'value', 'its value is missing') end
     if row[KEY] and hf.holds(row) and call('HGET', KEYED, hf.key_name(row)) ~= id then
