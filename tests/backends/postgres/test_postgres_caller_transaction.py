@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.errors import ConfigurationError, DuplicateJob
+from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
@@ -153,5 +153,27 @@ def test_a_key_whose_window_has_passed_is_taken(make: Make, session: psycopg.Con
         session.commit()
         records = [await backend.get(job_id) for job_id in ("first", "second", "third")]
         assert [None if one is None else one.holds_key for one in records] == [False, True, None]
+
+    with_backend(make, run)
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_a_stricter_transaction_that_meets_another_says_that_it_must_be_run_again(
+    make: Make, session: psycopg.Connection, level: psycopg.IsolationLevel
+) -> None:
+    """Its snapshot does not show the job that took the key meanwhile, so nobody could answer which job has it."""
+
+    async def run(backend: PostgresBackend) -> None:
+        again = NewJob(id="again", task="t", key="k", on_conflict="keep")
+        session.isolation_level = level
+        session.execute("SELECT 1")  # its snapshot is taken
+        await backend.enqueue([NewJob(id="first", task="t", key="k")])
+        with pytest.raises(BackendUnavailable, match="conflicts with another one. Roll it back and run it again"):
+            backend.enqueue_on(session, [again])
+        session.rollback()
+        assert await backend.get("again") is None
+        [found] = backend.enqueue_on(session, [again])
+        session.commit()
+        assert (found.id, found.created) == ("first", False)
 
     with_backend(make, run)
