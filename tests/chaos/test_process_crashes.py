@@ -15,7 +15,7 @@ from tests.chaos.scene import until
 pytestmark = pytest.mark.chaos
 
 
-def test_a_killed_runners_jobs_run_again_within_a_second(stage: ProcessScene) -> None:
+def test_a_killed_runners_jobs_run_again_long_before_their_lease_ends(stage: ProcessScene) -> None:
     with stage.app() as app:
         job = app.named("ticks").enqueue()
         family = stage.start("--lease", "30s", "--runners", "2")
