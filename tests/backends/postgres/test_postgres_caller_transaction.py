@@ -168,7 +168,7 @@ def test_a_stricter_transaction_that_meets_another_says_that_it_must_be_run_agai
         session.isolation_level = level
         session.execute("SELECT 1")  # its snapshot is taken
         await backend.enqueue([NewJob(id="first", task="t", key="k")])
-        with pytest.raises(BackendUnavailable, match="conflicts with another one. Roll it back and run it again"):
+        with pytest.raises(BackendUnavailable, match=r"conflicts with another one\. Roll it back and run it again"):
             backend.enqueue_on(session, [again])
         session.rollback()
         assert await backend.get("again") is None
