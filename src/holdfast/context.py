@@ -77,7 +77,7 @@ LOG_LINE_CHARS_MAX = 2000
 
 
 class ReportSink(Protocol):
-    """Receives progress, log lines and slow-downs; thread-safe, never blocks."""
+    """Receives progress, log lines, slow-downs and who settles by itself; thread-safe, never blocks."""
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
@@ -85,11 +85,7 @@ class ReportSink(Protocol):
 
     def slow_down(self, lease: Lease, seconds: float) -> None: ...
 
-
-class BackOff(Protocol):
-    """The part of a RetryPolicy that determines whether this is the last attempt."""
-
-    def delay(self, failures: int, error: BaseException | None = None) -> float | None: ...
+    def settles_itself(self, lease: Lease) -> None: ...
 
 
 class CancelRequested(BaseException):
@@ -176,23 +172,26 @@ class Context(Attempt):
     and of its group (use it to reject a late writer).
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_policy", "_reports", "_resources")
+    __slots__ = ("_cancelled", "_deadline", "_options", "_reports", "_resources", "_settled", "_task")
 
     def __init__(
         self,
         lease: Lease,
         *,
         deadline: float | None = None,
-        policy: BackOff | None = None,
+        task: Task[..., Any] | None = None,
+        options: TaskOptions | None = None,
         reports: ReportSink | None = None,
         resources: Resources | None = None,
     ) -> None:
         self._lease = lease
         self._deadline = deadline
-        self._policy = policy
+        self._task = task
+        self._options = options
         self._reports = reports
         self._resources = resources
         self._cancelled = False
+        self._settled = False  # its handler has settled it, in a transaction of its own
 
     @staticmethod
     def current() -> Context:
@@ -208,7 +207,7 @@ class Context(Attempt):
     @property
     def last_attempt(self) -> bool:
         """Whether a failure of this attempt would be final."""
-        return self._policy is not None and self._policy.delay(self._lease.failures + 1) is None
+        return self._options is not None and self._options.retry.delay(self._lease.failures + 1) is None
 
     @property
     def deadline(self) -> float | None:
@@ -266,6 +265,25 @@ class Context(Attempt):
         span = to_seconds(seconds, "slow_down(…)")
         if self._reports is not None:
             self._reports.slow_down(self._lease, span)
+
+    def succeed(self, result: Any = None, *, connection: Any) -> None:
+        """Settle this attempt as succeeded inside your own open transaction: what you wrote there and the job's end are
+        committed together, or neither is. Then commit, and return; what the handler returns is ignored.
+
+        The connection must be open on the database that holds the jobs (SQLite or PostgreSQL). LeaseLost: the lease is
+        no longer yours, so roll back.
+        """
+        if self._task is not None and self._options is not None:
+            from .caller_transaction import settle
+
+            settle(self, self._task, self._options, connection, result)
+
+    async def asucceed(self, result: Any = None, *, connection: Any) -> None:
+        """Async version of `succeed`, for an async connection on the handler's loop."""
+        if self._task is not None and self._options is not None:
+            from .caller_transaction import asettle
+
+            await asettle(self, self._task, self._options, connection, result)
 
 
 CURRENT: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
@@ -348,6 +366,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
 STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was told to; the runner knows why
+# After ctx.succeed(connection=…). If that transaction was committed, the lease is over, and the store refuses this.
+NOT_COMMITTED = Outcome(
+    kind=OutcomeKind.FAILED,
+    failure=Failure(
+        reason="failed",
+        text="the handler called ctx.succeed(connection=…) and returned, but that transaction was not committed",
+    ),
+)
 
 
 def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
@@ -503,8 +529,8 @@ def settlement_for(
     token: str,
     outcome: Outcome,
     *,
-    retry_in: float | None,
     retain: float,
+    retry_in: float | None = None,
     ran: float | None = None,
 ) -> Settlement:
     """Turn an outcome into the settlement the store carries out.

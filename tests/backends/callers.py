@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -66,6 +66,18 @@ class Caller:
 
     async def rollback(self) -> None:
         await self._do("rollback")
+
+    async def execute(self, statement: str) -> None:
+        """Execute a statement in this caller's transaction."""
+        if "sqlalchemy" in self.kind:
+            session = self.kind.endswith("session")
+            done = (self.connection.execute if session else self.connection.exec_driver_sql)(
+                text(statement) if session else statement
+            )
+        else:
+            done = self.connection.execute(statement)
+        if self.is_async:
+            await done
 
     async def enqueue(self, task: Task[..., Any], *args: Any, **options: Any) -> Job[Any]:
         """Enqueue in this caller's transaction."""

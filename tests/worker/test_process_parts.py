@@ -67,6 +67,8 @@ class Sink:
 
     def slow_down(self, lease: Lease, seconds: float) -> None: ...
 
+    def settles_itself(self, lease: Lease) -> None: ...
+
     def line(self, lease: Lease, line: str) -> None:
         self.lines.append(line)
 

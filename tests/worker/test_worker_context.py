@@ -178,6 +178,9 @@ def test_log_fields_of_any_kind_become_text() -> None:
         def slow_down(self, lease: Lease, seconds: float) -> None:
             raise AssertionError
 
+        def settles_itself(self, lease: Lease) -> None:
+            raise AssertionError
+
         def line(self, lease: Lease, line: str) -> None:
             self.lines.append(line)
 

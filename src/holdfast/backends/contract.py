@@ -583,5 +583,19 @@ class Backend(Reader):
         """Like `enqueue_on`, through an async driver on the caller's event loop."""
         self._refuse_to_join()
 
+    def settle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        """End a lease as succeeded through the caller's own driver connection, inside the caller's transaction.
+
+        R90. Fenced like any settlement (R9), and done if and only if that transaction commits; until then the lease is
+        the worker's, and nobody else can end it. LOST, CANCELLED and BUSY change nothing and leave the transaction
+        usable. No group is locked: if the job's group is not refilled in the same transaction, it is by the next
+        exchange that settles this lease again, which answers LOST.
+        """
+        self._refuse_to_join()
+
+    async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        """Like `settle_on`, through an async driver on the caller's event loop."""
+        self._refuse_to_join()
+
     def _refuse_to_join(self) -> NoReturn:
-        raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction. Enqueue without connection=.")
+        raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction: leave out connection=.")

@@ -318,9 +318,9 @@ class _Attempt:
         verdict = unwrapped(error)
         if isinstance(verdict, Snooze | CancelRequested | asyncio.CancelledError):
             return False
-        policy = self._ctx._policy
-        if not isinstance(verdict, Bury) and policy is not None:
-            decide: Any = policy.delay
+        options = self._ctx._options
+        if not isinstance(verdict, Bury) and options is not None:
+            decide: Any = options.retry.delay
             if decide(self._ctx.failures + 1, verdict) is not None:
                 return False
         self.result.errors.append(task_error(failure_of(error)))

@@ -42,10 +42,11 @@ from ..backends.caller_connections import (
 from ..backends.sqlite.connection import errors_mapped
 from ..backends.sqlite.enqueue import check_begun, join_one
 from ..backends.sqlite.memory import MemoryBackend
+from ..backends.sqlite.settle import settle_in
 from ..clock import Clock
 from ..errors import BackendError, BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError
-from ..lifecycle import State
-from ..records import Enqueued, JobRecord, NewJob
+from ..lifecycle import Settlement, State
+from ..records import Answer, Enqueued, JobRecord, NewJob
 from ..task import fresh_record
 
 _TAKES = "a sqlite3, psycopg or asyncpg connection, or a SQLAlchemy Connection or Session (sync or async)"
@@ -60,10 +61,12 @@ class Fate(Enum):
 
 
 class Unit:
-    """Jobs of one enqueue call and what became of its transaction."""
+    """Jobs of one enqueue call, or the end of one lease, and what became of its transaction."""
 
-    def __init__(self, jobs: Sequence[NewJob], at: float, owner: Follower) -> None:
-        self.jobs, self.at, self.owner = tuple(jobs), at, owner
+    def __init__(
+        self, jobs: Sequence[NewJob], at: float, owner: Follower, settlement: Settlement | None = None
+    ) -> None:
+        self.jobs, self.at, self.owner, self.settlement = tuple(jobs), at, owner, settlement
         self.fate = Fate.PENDING
 
 
@@ -519,6 +522,8 @@ class SandboxBackend(MemoryBackend):
             for unit in committed:
                 for job in unit.jobs:
                     join_one(cursor.execute, replace(job, on_conflict="keep"), unit.at)
+                if unit.settlement is not None:
+                    settle_in(self._transaction(cursor, None), unit.settlement)
             cursor.execute("COMMIT")
             self._wake()
         for follower in {unit.owner: None for unit in decided if not unit.owner.waits}:
@@ -533,6 +538,28 @@ class SandboxBackend(MemoryBackend):
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         follower = self._following(connection)
         return self._join(follower, await follower.abegin(connection), jobs)
+
+    def settle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        follower = self._following(connection)
+        return self._settle(follower, follower.begin(), settlement)
+
+    async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        follower = self._following(connection)
+        return self._settle(follower, await follower.abegin(connection), settlement)
+
+    def _settle(self, follower: Follower, level: Any, settlement: Settlement) -> Answer:
+        """Try it on the store; then let it wait."""
+        with self._section("settle") as cursor:
+            cursor.execute("BEGIN")
+            try:
+                answer = settle_in(self._transaction(cursor, None), settlement)
+            finally:
+                cursor.execute("ROLLBACK")
+            if answer is Answer.OK:
+                unit = Unit((), self._clock.wall(), follower, settlement)
+                follower.add(unit, level)
+                self._units.append(unit)
+            return answer
 
     def _following(self, connection: Any) -> Follower:
         caller = recognise(connection)

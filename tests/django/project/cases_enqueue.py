@@ -17,7 +17,7 @@ from holdfast import ConfigurationError, DuplicateJob, Holdfast, JobNotFound, Sc
 from holdfast.django import DeferredJob, app
 
 from .shop.models import Order
-from .shop.tasks import acount, pay
+from .shop.tasks import acount, pay, ship
 
 
 class Oops(Exception):
@@ -60,6 +60,12 @@ class SameDatabase(StoreCase):
         self.assertEqual(self.drained(), 1)
         self.assertEqual(job.refresh().value, "paid")
         self.assertEqual(Order.objects.get().state, "paid")
+
+    def test_a_handler_settles_in_its_own_transaction(self) -> None:
+        shipped, lost = ship.enqueue(commits=True), ship.enqueue(commits=False)
+        self.assertEqual(self.drained(), 1)
+        self.assertEqual((shipped.refresh().value, lost.refresh().state), ("shipped", "dead"))
+        self.assertEqual(Order.objects.count(), 1)
 
     def test_a_rolled_back_savepoint_takes_its_jobs_with_it(self) -> None:
         with transaction.atomic():

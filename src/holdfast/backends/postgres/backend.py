@@ -65,7 +65,16 @@ from ..contract import Backend
 from ..seals import check_limit
 from . import codec, move, read, scan
 from .blocking import BlockingCalls
-from .caller_transaction import Joined, aenqueue_on, enqueue_on, shares_database
+from .caller_transaction import (
+    ENQUEUE_RIGHTS,
+    SETTLE_RIGHTS,
+    Joined,
+    aenqueue_on,
+    asettle_on,
+    enqueue_on,
+    settle_on,
+    shares_database,
+)
 from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PreparedCall, is_held
 from .flaws import flaws
@@ -251,9 +260,17 @@ class PostgresBackend(Backend):
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return await aenqueue_on(connection, self._joined(), jobs) if jobs else []
 
-    def _joined(self) -> Joined:
+    def settle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        return settle_on(connection, self._joined("settle_on.call"), settlement)
+
+    async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        return await asettle_on(connection, self._joined("settle_on.call"), settlement)
+
+    def _joined(self, statement: str = "enqueue_on.call") -> Joined:
         seconds = self._connections.call_timeout
-        return Joined(text=self._sql["enqueue_on.call"], schema=self.schema, store=self._store, wait_seconds=seconds)
+        rights = ENQUEUE_RIGHTS if statement == "enqueue_on.call" else SETTLE_RIGHTS
+        text, schema, store = self._sql[statement], self.schema, self._store
+        return Joined(text=text, schema=schema, store=store, wait_seconds=seconds, rights=rights)
 
     # ------------------------------------------------------------------ leases
 

@@ -1,6 +1,6 @@
-"""Enqueue in the caller's own transaction, through its connection.
+"""Enqueue and settle in the caller's own transaction, through its connection.
 
-Called by backend.py, on the caller's thread or loop. One statement; it never commits or rolls back.
+Called by backend.py, on the caller's thread or loop. One statement each; it never commits or rolls back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
-from ...records import Enqueued, NewJob
+from ...lifecycle import Settlement
+from ...records import Answer, Enqueued, NewJob
 from ..caller_connections import (
     recognise,
     refuse_autocommit,
@@ -24,7 +25,7 @@ from ..caller_connections import (
     sqlalchemy_errors,
     unscoped,
 )
-from .codec import by_column
+from .codec import by_column, encoded
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -34,8 +35,18 @@ _TAKES_ASYNC = (
 )
 
 
+ENQUEUE_RIGHTS = (
+    "USAGE on the schema, INSERT and SELECT on its ids and jobs (there UPDATE, too, for keys with a window), SELECT on "
+    "pauses, bounds and schema_version, and SELECT and UPDATE on seal"
+)
+SETTLE_RIGHTS = (
+    "USAGE on the schema, SELECT and UPDATE on its jobs, SELECT on ids, tasks and schema_version, SELECT and INSERT on "
+    "retained, and SELECT, UPDATE and DELETE on letters"
+)
+
+
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """What enqueueing in a caller's transaction needs: the statement, the expected store, and the lock timeout.
+    """What a call in a caller's transaction needs: the statement, the expected store, and the lock timeout.
 
     `store` None: accept any store in that schema.
     """
@@ -44,9 +55,16 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     store: str | None
     wait_seconds: float
+    rights: str = ENQUEUE_RIGHTS  # what the caller's role needs
 
-    def values(self, jobs: Sequence[NewJob]) -> dict[str, Any]:
-        return {"jobs": by_column(jobs), "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
+    def values(self, **values: Any) -> dict[str, Any]:
+        return {**values, "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
+
+    def other_store(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"the connection given is open on a different database, not this app's store: the schema {self.schema!r} "
+            "there belongs to another store. Open it on the app's own database, or leave out connection=."
+        )
 
     def answers(self, row: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Decode the server's reply or raise its refusal. Either way the caller's transaction stays usable."""
@@ -69,10 +87,13 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
                 "on_conflict='replace' and 'debounce' cannot be used with connection=: they would have to move a job "
                 "that is already in play. Enqueue without connection=, or use 'keep'."
             )
-        raise ConfigurationError(
-            f"the connection given is open on a different database, not this app's store: the schema {self.schema!r} "
-            "there belongs to another store. Open it on the app's own database, or enqueue without connection=."
-        )
+        raise self.other_store()
+
+    def settled(self, row: Any) -> Answer:
+        """How the settlement was answered."""
+        if row[0] == "other store":
+            raise self.other_store()
+        return Answer(row[0])
 
 
 class _Refused(msgspec.Struct, frozen=True):
@@ -89,38 +110,54 @@ _as_joined = msgspec.json.Decoder(bool | list[tuple[str, bool]] | _Refused).deco
 
 def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue by one statement in the caller's transaction: the jobs are visible if and only if it commits."""
+    return joined.answers(_execute(connection, joined, joined.values(jobs=by_column(jobs))), jobs)
+
+
+async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """Like `enqueue_on`, through an async connection on the caller's own loop."""
+    return joined.answers(await _aexecute(connection, joined, joined.values(jobs=by_column(jobs))), jobs)
+
+
+def settle_on(connection: Any, joined: Joined, settlement: Settlement) -> Answer:
+    """End a lease by one statement in the caller's transaction: it is over if and only if that commits."""
+    return joined.settled(_execute(connection, joined, joined.values(settlement=encoded(settlement))))
+
+
+async def asettle_on(connection: Any, joined: Joined, settlement: Settlement) -> Answer:
+    """Like `settle_on`, through an async connection on the caller's own loop."""
+    return joined.settled(await _aexecute(connection, joined, joined.values(settlement=encoded(settlement))))
+
+
+def _execute(connection: Any, joined: Joined, values: dict[str, Any]) -> Any:
+    """The row that the statement returns, executed in the caller's transaction."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
-        return _on_sqlalchemy(connection, joined, jobs)
+        return _on_sqlalchemy(connection, joined, values)
     if caller.library != "psycopg" or caller.is_async:
         refuse_kind(caller, "PostgreSQL", _TAKES)
     _check_begun(connection)
     try:
         with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            row = cursor.execute(joined.text, joined.values(jobs)).fetchone()
+            return cursor.execute(joined.text, values).fetchone()
     except psycopg.Error as error:
-        raise mapped_error(error, joined.schema) from error
-    return joined.answers(row, jobs)
+        raise mapped_error(error, joined.schema, joined.rights) from error
 
 
-async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Like `enqueue_on`, through an async connection on the caller's own loop."""
+async def _aexecute(connection: Any, joined: Joined, values: dict[str, Any]) -> Any:
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
-        answers: list[Enqueued] = await unscoped(connection).run_sync(_on_sqlalchemy, joined, jobs)
-        return answers
+        return await unscoped(connection).run_sync(_on_sqlalchemy, joined, values)
     if caller.library == "asyncpg":
-        return await _on_asyncpg(connection, joined, jobs)
+        return await _on_asyncpg(connection, joined, values)
     if caller.library != "psycopg" or not caller.is_async:
         refuse_kind(caller, "PostgreSQL", _TAKES_ASYNC)
     _check_begun(connection)
     try:
         async with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            await cursor.execute(joined.text, joined.values(jobs))
-            row = await cursor.fetchone()
+            await cursor.execute(joined.text, values)
+            return await cursor.fetchone()
     except psycopg.Error as error:
-        raise mapped_error(error, joined.schema) from error
-    return joined.answers(row, jobs)
+        raise mapped_error(error, joined.schema, joined.rights) from error
 
 
 def shares_database(connection: Any, joined: Joined) -> bool:
@@ -141,37 +178,35 @@ def shares_database(connection: Any, joined: Joined) -> bool:
             if inside:
                 cursor.execute("ROLLBACK TO SAVEPOINT holdfast_look; RELEASE SAVEPOINT holdfast_look")
     except psycopg.Error as error:
-        raise mapped_error(error, joined.schema) from error
+        raise mapped_error(error, joined.schema, joined.rights) from error
     return row is not None and row[0] == joined.store
 
 
-def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+def _on_sqlalchemy(given: Any, joined: Joined, values: dict[str, Any]) -> Any:
     """Uses SQLAlchemy's text(), so that any of its PostgreSQL drivers works."""
     text: Any = sys.modules["sqlalchemy"].text
-    with sqlalchemy_errors(lambda error: mapped_error(error, joined.schema)):
+    with sqlalchemy_errors(lambda error: mapped_error(error, joined.schema, joined.rights)):
         connection = sqlalchemy_connection(given)
         if connection.dialect.name != "postgresql":
             refuse_kind(recognise(given), "PostgreSQL", _TAKES)
         if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
             refuse_autocommit()
-        row = connection.execute(text(_PARAMETER.sub(r":\1", joined.text)), joined.values(jobs)).fetchone()
-    return joined.answers(row, jobs)
+        return connection.execute(text(_PARAMETER.sub(r":\1", joined.text)), values).fetchone()
 
 
-async def _on_asyncpg(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+async def _on_asyncpg(connection: Any, joined: Joined, values: dict[str, Any]) -> Any:
     """asyncpg numbers its parameters and has no transaction unless one was begun explicitly."""
     asyncpg: Any = sys.modules["asyncpg"]
-    values, given = joined.values(jobs), list(dict.fromkeys(_PARAMETER.findall(joined.text)))
+    given = list(dict.fromkeys(_PARAMETER.findall(joined.text)))
     text = _PARAMETER.sub(lambda name: f"${given.index(name[1]) + 1}", joined.text)
     try:
         if connection.is_closed():
             _refuse_closed()
         if not connection.is_in_transaction():
             refuse_autocommit()
-        row = await connection.fetchrow(text, *(values[name] for name in given))
+        return await connection.fetchrow(text, *(values[name] for name in given))
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise mapped_error(error, joined.schema) from error
-    return joined.answers(row, jobs)
+        raise mapped_error(error, joined.schema, joined.rights) from error
 
 
 def _check_begun(connection: Any) -> None:
@@ -185,7 +220,7 @@ def _refuse_closed() -> NoReturn:
     raise ConfigurationError("the connection given is closed. Open it, or enqueue without connection=.")
 
 
-def mapped_error(error: BaseException, schema: str) -> HoldfastError:
+def mapped_error(error: BaseException, schema: str, rights: str = ENQUEUE_RIGHTS) -> HoldfastError:
     """Map any driver's error to ours. A failure here has aborted the caller's transaction."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
     if state in NO_STORE:
@@ -196,15 +231,13 @@ def mapped_error(error: BaseException, schema: str) -> HoldfastError:
     if state in AGAIN:
         return BackendUnavailable("your transaction conflicts with another one. Roll it back and run it again.")
     if state == "25P02":
-        return BackendError("your transaction has already failed. Roll it back; nothing can be enqueued in it.")
+        return BackendError("your transaction has already failed. Roll it back; nothing can be stored in it.")
     if state in SAFE:
         return BackendUnavailable(f"PostgreSQL: {SAFE[state]} Roll your transaction back.")
     if state == FORBIDDEN:
         return ConfigurationError(
-            f"the role of your connection may not enqueue in the schema {schema!r}. "
-            "Grant it USAGE on the schema, INSERT and SELECT on its ids and jobs (there UPDATE, too, for keys with a "
-            "window), SELECT on pauses, bounds and schema_version, and SELECT and UPDATE on seal."
+            f"the role of your connection lacks a right in the schema {schema!r}. Grant it {rights}."
         )
     if not state:
-        return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was enqueued.")
-    return BackendError(f"PostgreSQL failed during enqueue in your transaction ({state}). Roll it back.")
+        return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was stored.")
+    return BackendError(f"PostgreSQL failed in your transaction ({state}). Roll it back.")

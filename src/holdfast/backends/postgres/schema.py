@@ -235,8 +235,9 @@ async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
 
 def _settings(schema: str) -> str:
     """Settings attached to some functions."""
-    # Only this function runs in callers' sessions; in ours the search path is set once per session, which is free.
-    error_text = [f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}']
+    # Only these run in callers' sessions; in ours the search path is set once per session, which is free.
+    joining = ("enqueue_on", "settle_on")
+    error_text = [f'ALTER FUNCTION "{schema}".{name} SET search_path = {SEARCH_PATH}' for name in joining]
     ways = " ".join(f"SET enable_{way} = off" for way in ("seqscan", "hashjoin", "mergejoin", "bitmapscan"))
     error_text += [f'ALTER FUNCTION "{schema}".{name} {ways}' for name in _BY_INDEX]
     return "; ".join(error_text)

@@ -80,11 +80,11 @@ from .wakeups import Wakeups, call_out, forget_inherited, nudge
 if TYPE_CHECKING:
     import asyncio
 
-    from . import claim, cron, flaws, history, limits, move, operate, promote, prune, read, recover, renew, scan
+    from . import claim, cron, flaws, history, limits, move, operate, promote, prune, read, recover, renew, scan, settle
     from . import edit as edits
 else:  # what a producer may never need
     import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
-    import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".renew", ".scan", edits=".edit")
+    import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".renew", ".scan", ".settle", edits=".edit")
 
 T = TypeVar("T")
 
@@ -528,6 +528,16 @@ class SqliteBackend(SqliteVerbs):
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check(self.path, self._identity)
         return await enqueue.aenqueue_on(connection, self.path, jobs, self._clock.wall())
+
+    def settle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        check(self.path, self._identity)
+        with enqueue.in_transaction_of(connection, self.path) as execute:
+            cursor: Any = settle.CallerCursor(execute)
+            return settle.settle_in(self._transaction(cursor, None), settlement)
+
+    async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
+        answer: Answer = await enqueue.run_sync(connection, self.settle_on, settlement)
+        return answer
 
     async def exchange(
         self,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
@@ -278,6 +279,13 @@ _TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
 
 def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
     """Plain INSERTs through the caller's connection and transaction: visible if and only if it commits."""
+    with in_transaction_of(connection, path) as execute:
+        return [join_one(execute, job, now) for job in jobs]
+
+
+@contextmanager
+def in_transaction_of(connection: Any, path: str) -> Iterator[Execute]:
+    """How to run statements in the caller's transaction, after checking that it is one on the store's own file."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
         with sqlalchemy_errors(lambda error: _mapped(error, path)):
@@ -285,23 +293,31 @@ def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -
             if inner.dialect.name != "sqlite":
                 refuse_kind(caller, "SQLite", _TAKES)
             check_begun(inner.connection.dbapi_connection)
-            return _join(inner.exec_driver_sql, path, jobs, now)
+            _check_same_store(inner.exec_driver_sql, path)
+            yield inner.exec_driver_sql
+        return
     if caller.library != "sqlite3":
         refuse_kind(caller, "SQLite", _TAKES)
     with errors_mapped(path):
         cursor = connection.cursor()
         cursor.row_factory = None
         check_begun(connection)
-        return _join(cursor.execute, path, jobs, now)
+        _check_same_store(cursor.execute, path)
+        yield cursor.execute
 
 
 async def aenqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
     """Like `enqueue_on`, through SQLAlchemy's async connections."""
+    answers: list[Enqueued] = await run_sync(connection, enqueue_on, path, jobs, now)
+    return answers
+
+
+async def run_sync(connection: Any, work: Callable[..., Any], *args: Any) -> Any:
+    """Run sync work on the connection behind one of SQLAlchemy's async ones."""
     caller = recognise(connection)
     if caller.library != "sqlalchemy":
         refuse_kind(caller, "SQLite", _TAKES_ASYNC)
-    answers: list[Enqueued] = await unscoped(connection).run_sync(enqueue_on, path, jobs, now)
-    return answers
+    return await unscoped(connection).run_sync(work, *args)
 
 
 def _mapped(error: BaseException, path: str) -> HoldfastError:
@@ -316,11 +332,6 @@ def check_begun(connection: Any) -> None:
         mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
         if mode is True or (mode is not False and connection.isolation_level is None):
             refuse_autocommit()
-
-
-def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
-    _check_same_store(execute, path)
-    return [join_one(execute, job, now) for job in jobs]
 
 
 def is_same_file(execute: Execute, path: str) -> bool:

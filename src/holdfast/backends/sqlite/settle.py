@@ -6,7 +6,7 @@ is matched by (id, token) and ended in the same step; if nothing matches, nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -93,6 +93,29 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
             successes = [success for success, done in zip(successes, kept, strict=True) if done]
         _after_success(tx, [success[_SEQ] for success in successes])
     return answers
+
+
+class CallerCursor:
+    """What the verbs use of a cursor, on a connection of the caller's: SQLAlchemy's, too."""
+
+    def __init__(self, execute: Callable[..., Any]) -> None:
+        self._execute = execute
+
+    def execute(self, statement: str, values: Any = ()) -> Any:
+        if isinstance(values, list):
+            values = tuple(values)
+        return self._execute(statement, values) if values else self._execute(statement)
+
+    def executemany(self, statement: str, rows: Iterable[Any]) -> None:
+        for row in rows:
+            self._execute(statement, row)
+
+
+def settle_in(tx: Transaction, settlement: Settlement) -> Answer:
+    """End one lease in the caller's transaction, and refill its group there: SQLite has one writer at a time."""
+    answer = settle(tx, [settlement])[0]
+    tx.close()
+    return answer
 
 
 def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:

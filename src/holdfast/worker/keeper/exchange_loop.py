@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import Ended, Unknown
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import Ending, Settlement, State
 from ...options import WorkerOptions
 from ...records import CLAIM_BYTES_MAX, CLAIM_SWEEP_MAX, Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from . import chains
@@ -104,6 +104,7 @@ class ExchangeLoop:
         self._doubtful: set[str] = set()  # tokens of outcomes that an abandoned call may already have settled
         self._early = 0
         self._quiet_until = 0.0  # until then the store, or part of it, hands out no jobs
+        self._unconfirmed: list[Settlement] = []  # leases that are over: by their handlers' own transactions?
         self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -260,6 +261,8 @@ class ExchangeLoop:
         self._settled(
             settlements, releases, answer.answers, ended_at
         )  # outcomes may be accepted even if the worker is unknown
+        if self._unconfirmed:
+            await self._confirm(ended_at)
         if answer.recovered:
             self._runners.jobs_recovered(answer.recovered)
         if answer.sealed is not None:
@@ -406,6 +409,9 @@ class ExchangeLoop:
             if answer is Answer.CANCELLED:  # a cancel came first: the store now accepts only CANCELLED
                 self._ledger.settlements.append(_as_cancelled(settlement))
                 continue
+            if settlement.token in self._signals.settling and settlement.token in leases and answer is Answer.LOST:
+                self._unconfirmed.append(settlement)
+                continue
             if answer is Answer.UNHEARD:  # resend it unchanged: the store knows whether the first arrived
                 if settlement.token in leases:
                     self._ledger.settlements.append(settlement)
@@ -431,6 +437,20 @@ class ExchangeLoop:
             self._runners.emit(*seen)
         if doubtful:
             doubtful.intersection_update(leases)
+
+    async def _confirm(self, ended_at: float) -> None:
+        """Handlers settled these leases in transactions of their own: count those that were committed as successes."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        unheard = self._unheard
+        self._signals.settling.difference_update(one.token for one in unconfirmed)
+        try:
+            found = await self._store.call("ended", self._store.backend.ended([one.id for one in unconfirmed]))
+        except HoldfastError:
+            found = {}
+        done = [one for one in unconfirmed if (job := found.get(one.id)) is not None and job.state is State.SUCCEEDED]
+        self._settled([_as_succeeded(one) for one in done], [], [Answer.OK] * len(done), ended_at)
+        self._settled([one for one in unconfirmed if one not in done], [], [Answer.LOST] * len(unconfirmed), ended_at)
+        self._unheard = unheard
 
     def _put_off(self, ended: list[Settlement | Release]) -> None:
         """Resend later: another session holds these jobs. Their slots stay taken, so the worker does not end yet."""
@@ -608,6 +628,10 @@ class ExchangeLoop:
 
 def _as_cancelled(settlement: Settlement) -> Settlement:
     return Settlement(id=settlement.id, token=settlement.token, ending=Ending.CANCELLED, retain=settlement.retain)
+
+
+def _as_succeeded(settlement: Settlement) -> Settlement:
+    return Settlement(id=settlement.id, token=settlement.token, ending=Ending.SUCCEEDED, ran=settlement.ran)
 
 
 def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:

@@ -246,7 +246,9 @@ class LeaseRenewer:
         # Skip leases whose handler has ended: the reply to their settlement decides. An exchange that overtook this
         # renewal may already have settled them.
         busy = self._ledger.busy
+        # Nor those whose handlers settle them by themselves: they may just have done so, and are about to return.
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
+        lost = [lease for lease in lost if lease.token not in self._signals.settling]
         for lease in lost:
             self._ledger.leases.pop(lease.token, None)
         # Keep naming a given-up lease until its handler has ended: if its part of the store comes back before the

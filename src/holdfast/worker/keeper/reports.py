@@ -26,7 +26,7 @@ REPORTS_MAX = 1000  # jobs in one call
 class Pending:
     """What one attempt has reported since the last flush."""
 
-    __slots__ = ("fraction", "lease", "lines", "moved", "slow_until", "text")
+    __slots__ = ("fraction", "lease", "lines", "moved", "settles", "slow_until", "text")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -35,6 +35,7 @@ class Pending:
         self.text: str | None = None
         self.lines: list[str] = []
         self.slow_until = 0.0  # requested pause of its queue, on time.monotonic()
+        self.settles = False  # it settles itself, in a transaction of its own
 
     @property
     def slow_for(self) -> float:
@@ -73,6 +74,11 @@ class Reports:
         with self._guard:
             pending = self._of(lease)
             pending.slow_until = max(pending.slow_until, time.monotonic() + seconds)
+        self._on_urgent()
+
+    def settles_itself(self, lease: Lease) -> None:
+        with self._guard:
+            self._of(lease).settles = True
         self._on_urgent()
 
     def _of(self, lease: Lease) -> Pending:
@@ -137,6 +143,7 @@ class ReportWriter:
         async with self._one_at_a_time:
             taken = self._reports.take(tokens)
             self.writing = frozenset(pending.lease.token for pending in taken)
+            self._signals.settling.update(pending.lease.token for pending in taken if pending.settles)
             try:
                 await self._slow_down(taken)
                 await self._report(taken, last=tokens is not None)

@@ -335,6 +335,7 @@ class Signals:
         self.paused = False  # no claims until an operator resumes this worker
         self.abandon = asyncio.Event()  # end even if the store does not respond and outcomes are unsettled
         self.sealed: StoreSealed | None = None  # the store is being moved: the reason this worker ends
+        self.settling: set[str] = set()  # tokens of leases that handlers settle in transactions of their own
         self.journal = Journal()  # what this worker counts and sees, for the recorder
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0

@@ -457,6 +457,8 @@ class Pool(Runners):
                 self._reports.line(job.lease, line)
             if report.slow_for:
                 self._reports.slow_down(job.lease, report.slow_for)
+            if report.settles:
+                self._reports.settles_itself(job.lease)
 
     def on_exited(self, runner: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None:
         if runner.output is not None:

@@ -28,7 +28,7 @@ from ...lifecycle import Settlement
 from ...records import Lease, Release
 from ..keeper.declare import Declared
 
-VERSION = 5
+VERSION = 6
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
@@ -170,6 +170,7 @@ class JobReport(Struct, frozen=True, array_like=True):
     text: str | None
     lines: list[str]
     slow_for: float = 0.0  # requested slow-down of its queue, in seconds
+    settles: bool = False  # it settles itself, in a transaction of its own
 
 
 class Reported(Frame, frozen=True, tag=23):

@@ -225,7 +225,9 @@ class RunnerEndpoint(asyncio.Protocol):
         taken = self._reports.take(tokens)
         if taken:
             reports = [
-                protocol.JobReport(one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for)
+                protocol.JobReport(
+                    one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for, one.settles
+                )
                 for one in taken
             ]
             self._write(protocol.pack_reports(reports))

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import (
     CURRENT,
+    NOT_COMMITTED,
     STOPPED,
     UNKNOWN_TASK_DELAY_SECONDS,
     CancelRequested,
@@ -319,7 +320,7 @@ class Runner:
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         context = Context(
-            lease, deadline=deadline, policy=options.retry, reports=self._reports, resources=self._resources
+            lease, deadline=deadline, task=task, options=options, reports=self._reports, resources=self._resources
         )
         run = self.runs[lease.id] = Run(lease, task, options, context)
         if self._hub.wanted("started"):
@@ -490,10 +491,8 @@ class Runner:
             self._seconds += ran
         if self._on_end is not None:
             self._on_end(run.context)
-        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # the common case
-            end: Ended = settlement_for(
-                lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain, ran=ran
-            )
+        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT and not run.context._settled:  # common
+            end: Ended = settlement_for(lease.id, lease.token, outcome, retain=run.options.retain, ran=ran)
         else:
             end = self._conclude(run, outcome, error)
             if isinstance(end, Settlement):
@@ -512,8 +511,7 @@ class Runner:
 
     def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
         """Decide how the attempt ends, given its outcome and why it was told to stop, if it was."""
-        lease, stop, options = run.lease, run.stop, run.options
-        kind = outcome.kind
+        lease, stop, options, kind = run.lease, run.stop, run.options, outcome.kind
         if stop is Stop.LOST:
             return Gone(lease.id, lease.token)
         if stop is Stop.CANCELLED:
@@ -524,6 +522,8 @@ class Runner:
             return interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
         elif error is not None and slows_queue(error):
             self._reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
+        elif run.context._settled and kind is OutcomeKind.RETURNED:
+            outcome = NOT_COMMITTED
         return settlement_of(lease, options, outcome, error)
 
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:

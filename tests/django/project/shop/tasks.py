@@ -8,7 +8,10 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from django.db import connection, transaction
+
 import django
+from holdfast import Context
 from holdfast.django import app
 
 from .models import Order
@@ -21,6 +24,15 @@ def pay(order: int) -> str:
     placed.state = "paid"
     placed.save()
     return str(placed.state)
+
+
+@app.task(retry=0)
+def ship(ctx: Context, commits: bool) -> None:
+    """Make a row and end the job in one transaction."""
+    with transaction.atomic():
+        Order.objects.create(state="shipped")
+        ctx.succeed("shipped", connection=connection)
+        transaction.set_rollback(not commits)
 
 
 @app.task(retry=0)

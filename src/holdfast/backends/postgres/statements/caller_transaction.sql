@@ -55,6 +55,39 @@ BEGIN
     RETURN answers;
 END $$
 
+-- == settle_on: end a lease as succeeded inside a caller's own transaction; its worker keeps it until that commits.
+-- Returns how a settlement is answered, or 'other store'; the caller's transaction stays usable.
+-- Concurrency: locks the job's row and, if it has one, its dead letter; no group and no rule, so an open transaction of
+-- the caller does not block workers. The group is refilled by the next exchange that names this lease (R90).
+
+-- :: call
+SELECT holdfast.settle_on(CAST(CAST(%(settlement)s AS text) AS jsonb), CAST(%(store)s AS text),
+                          CAST(%(millis)s AS integer))
+
+-- :: function_settle_on
+CREATE OR REPLACE FUNCTION holdfast.settle_on(s jsonb, meant text, millis integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    theirs text := current_setting('lock_timeout');
+    their_millis double precision := extract(epoch FROM theirs::interval) * 1000;
+    answer text;
+BEGIN
+    IF meant IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.schema_version WHERE store::text = meant) THEN
+        RETURN 'other store';
+    END IF;
+    BEGIN
+        IF their_millis = 0 OR their_millis > millis THEN
+            PERFORM set_config('lock_timeout', millis::text, true);
+        END IF;
+        answer := holdfast.settle_lease(s, holdfast.store_now(NULL));
+        PERFORM set_config('lock_timeout', theirs, true);
+    EXCEPTION
+        WHEN lock_not_available OR deadlock_detected THEN RETURN 'busy';
+    END;
+    RETURN answer;
+END $$
+
+-- == joined: what enqueue_on calls.
+
 -- :: function_join_jobs
 CREATE OR REPLACE FUNCTION holdfast.join_jobs(news holdfast.new_job[], at double precision)
 RETURNS jsonb LANGUAGE plpgsql

@@ -265,7 +265,7 @@ CREATE OR REPLACE FUNCTION holdfast.places_named(named bigint[]) RETURNS holdfas
 BEGIN
     RETURN (SELECT array_agg(ROW(g.queue, g.grp)::holdfast.place)
             FROM (SELECT DISTINCT j.queue, j.grp FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq
-                  WHERE j.grp IS NOT NULL AND j.state = 'running') g);
+                  WHERE j.grp IS NOT NULL) g);  -- also of a job that has ended in its caller's transaction (R90)
 END $$
 
 -- :: function_places_ended

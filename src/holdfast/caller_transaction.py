@@ -1,0 +1,80 @@
+"""A handler's end in the caller's own transaction: `ctx.succeed(result, connection=…)`.
+
+Called by Context, on the handler's thread or loop. It checks sync against async, and hands the settlement to the
+backend, which executes one statement through the connection given. It never commits or rolls back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .backends.caller_connections import Caller, recognise, refuse_autocommit
+from .context import CancelRequested, Context, Outcome, OutcomeKind, settlement_for
+from .errors import BackendUnavailable, ConfigurationError, LeaseLost
+from .lifecycle import Settlement
+from .records import Answer
+
+if TYPE_CHECKING:
+    from .options import TaskOptions
+    from .task import Task
+
+
+def settle(context: Context, task: Task[..., Any], options: TaskOptions, connection: Any, result: Any) -> None:
+    """Settle as succeeded through a sync connection."""
+    caller = recognise(connection)
+    if caller.is_async:
+        raise ConfigurationError(
+            f"ctx.succeed() cannot use the {caller.name} given as connection=: it is for async code. "
+            "Use `await ctx.asucceed(…)` in an async handler."
+        )
+    settlement = _announced(context, task, options, result)
+    answer = task.app._store.unopened.settle_on(_driver_connection(connection, caller), settlement)
+    _accept(context, answer)
+
+
+async def asettle(context: Context, task: Task[..., Any], options: TaskOptions, connection: Any, result: Any) -> None:
+    """Like `settle`, through an async connection."""
+    caller = recognise(connection)
+    if caller.is_async is False:
+        raise ConfigurationError(
+            f"ctx.asucceed() cannot use the {caller.name} given as connection=: it is for sync code. "
+            "Use ctx.succeed(…) on the thread that owns the connection."
+        )
+    settlement = _announced(context, task, options, result)
+    _accept(context, await task.app._store.unopened.asettle_on(connection, settlement))
+
+
+def _announced(context: Context, task: Task[..., Any], options: TaskOptions, result: Any) -> Settlement:
+    """The settlement. The keeper is told first: it must not take the end of this lease for a loss."""
+    outcome = Outcome(kind=OutcomeKind.RETURNED, value=task._encode(result))
+    lease = context._lease
+    if context._reports is not None:
+        context._reports.settles_itself(lease)
+    return settlement_for(lease.id, lease.token, outcome, retain=options.retain)
+
+
+def _driver_connection(connection: Any, caller: Caller) -> Any:
+    """The driver's connection behind one of Django's; any other as it is."""
+    if caller.library != "django":
+        return connection
+    from .django.transactions import django_connection, is_begun
+
+    wrapper = django_connection(connection, "default")
+    if not is_begun(wrapper):
+        refuse_autocommit()
+    wrapper.validate_no_broken_transaction()
+    return wrapper.connection
+
+
+def _accept(context: Context, answer: Answer) -> None:
+    if answer is Answer.OK:
+        context._settled = True
+    elif answer is Answer.CANCELLED:
+        context._cancelled = True
+        raise CancelRequested
+    elif answer is Answer.LOST:
+        raise LeaseLost(context.id)
+    else:
+        raise BackendUnavailable(
+            "another transaction holds this job at the moment. Nothing was settled; your transaction can continue."
+        )
