@@ -34,7 +34,8 @@ async def busy(shop: Shop) -> None:
     for number in range(30):
         await send.options(delay=random.choice([30, 600, 4000])).aenqueue(f"{random.choice(NAMES)}{number}@example.com")
     for _ in range(9):
-        await charge.aenqueue(random.choice([3, 3, 4821]))
+        job = await charge.aenqueue(random.choice([3, 3, 4821]))
+        shop.ids[job.state.value] = job.id  # those of before have ended
 
 
 async def hour_before(shop: Shop) -> None:

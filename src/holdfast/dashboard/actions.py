@@ -43,7 +43,7 @@ from .bodies import (
     WorkerSlots,
 )
 from .store import AUDIT_MAX, Changes, Reads
-from .words import as_json, command, num, short
+from .words import as_json, command, num, short, short_worker
 
 Form = Mapping[str, Sequence[str]]
 
@@ -359,15 +359,15 @@ def _ask(ask: Ask) -> Callable[[Changes, WorkerAsk], Awaitable[Outcome]]:
     async def run(changes: Changes, about: WorkerAsk) -> Outcome:
         result = await changes.ask_worker(about.worker, ask)
         if ask == "stacks":
-            return Outcome(f"Stacks of worker {short(about.worker)}.", text=result)
-        return Outcome(f"Worker {short(about.worker)}: {result}.")
+            return Outcome(f"Stacks of worker {short_worker(about.worker)}.", text=result)
+        return Outcome(f"Worker {short_worker(about.worker)}: {result}.")
 
     return run
 
 
 async def _slots(changes: Changes, about: WorkerSlots) -> Outcome:
     result = await changes.set_slots(about.worker, about.slots)
-    return Outcome(f"Worker {short(about.worker)}: {result}.")
+    return Outcome(f"Worker {short_worker(about.worker)}: {result}.")
 
 
 def _many(

@@ -72,7 +72,7 @@ def counted(frame: Frame, times: Sequence[datetime], series: Sequence[Series], s
             parts.append(_bars(one, below, top))
             below = [base + (value or 0) for base, value in zip(below, one.values, strict=True)]
         else:
-            parts.append(_area(one, top) if one.shape == "area" else _line(one, lambda value: value / top))
+            parts.append(_area(one, top) if one.shape == "area" else _steps(one, top))
     ys = tuple(num(top * step / STEPS) for step in range(STEPS, -1, -1))
     return _chart(frame, times, series, ys, Markup().join(parts), said, num)
 
@@ -95,8 +95,12 @@ def timed(frame: Frame, times: Sequence[datetime], series: Sequence[Series], sai
 def aged(frame: Frame, times: Sequence[datetime], series: Series, said: str) -> Chart:
     """A chart of one duration that grows from zero, such as the age of the oldest job."""
     top = nice_top(max([1.0, *(value or 0 for value in series.values)]), seconds=True)
-    ys = tuple("0" if not step else duration(top * step / STEPS) for step in range(STEPS, -1, -1))
+    ys = tuple("0" if not step else _whole(top * step / STEPS) for step in range(STEPS, -1, -1))
     return _chart(frame, times, (series,), ys, _grid() + _area(series, top), said, duration)
+
+
+def _whole(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds < 60 else duration(seconds)
 
 
 def _decade(power: int) -> str:
@@ -198,6 +202,17 @@ def _area(series: Series, top: float) -> Markup:
     return Markup('<g class="{}"><path class="area" d="M0 140{}V140z"/><path class="ln" d="M0 {}{}"/></g>').format(
         series.hue, ups, first, ups
     )
+
+
+def _steps(series: Series, top: float) -> Markup:
+    """A line in steps, as the edge of an area: beside one, both begin and end at the same times."""
+    step, path, pen = WIDTH / max(1, len(series.values)), "", False
+    for i, value in enumerate(series.values):
+        if value is not None:
+            y = _n(HEIGHT * (1 - value / top))
+            path += f"{f'V{y}' if pen else f'M{_n(i * step)} {y}'}H{_n((i + 1) * step)}"
+        pen = value is not None
+    return Markup('<g class="{}"><path class="ln {}" d="{}"/></g>').format(series.hue, series.style, path)
 
 
 def _line(series: Series, share: Callable[[float], float]) -> Markup:

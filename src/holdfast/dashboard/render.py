@@ -48,6 +48,7 @@ def environment() -> Environment:
         percent=words.percent,
         rate=words.rate,
         short=words.short,
+        short_worker=words.short_worker,
         limit=words.limit,
         one_line=words.one_line,
         pretty=words.pretty,

@@ -145,6 +145,11 @@ def short(id: str) -> str:
     return id[-8:]
 
 
+def short_worker(id: str) -> str:
+    """The first eight characters: a worker's id begins at random, and ends with when its process began."""
+    return id[:8]
+
+
 def limit(value: int | None) -> str:
     """A limit; UNLIMITED is the word none."""
     return "none" if value is None or value >= UNLIMITED else num(value)

@@ -80,7 +80,8 @@ def _workers(service: Service) -> Finding:
     expired = [one for one in service.workers if one.expired]
     held = sum(one.running for one in expired)
     facts = {"alive": len(alive), "expired": len(expired), "held_by_expired": held}
-    text = f"{len(alive)} alive, {sum(one.running for one in alive)} jobs running"
+    running = sum(one.running for one in alive)
+    text = f"{len(alive)} alive, {running} {'job' if running == 1 else 'jobs'} running"
     if expired and held and not alive:
         text = f"none is alive; {len(expired)} expired, and {held} jobs of theirs wait to be recovered."
         return wrong("workers", text, "Start one, or run `holdfast recover`.", **facts)

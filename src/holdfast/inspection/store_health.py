@@ -194,7 +194,8 @@ def _sqlite(settings: Mapping[str, str]) -> Finding:
 def _disk(free: int | None) -> Finding:
     if free is None:
         return note("disk", "its free space is not known.")
-    text, step = f"{free >> 20} MiB are free where the file is.", "Free some space, or prune: `holdfast prune`."
+    size = f"{free / 1e9:.1f} GB" if free >= 1e10 else f"{free >> 20} MiB"
+    text, step = f"{size} are free where the file is.", "Free some space, or prune: `holdfast prune`."
     if free < DISK_NOTE_BYTES:
         return (wrong if free < DISK_WRONG_BYTES else note)("disk", text, step, free_bytes=free)
     return fine("disk", text, free_bytes=free)
