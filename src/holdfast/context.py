@@ -25,7 +25,7 @@ from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
 from .headers import headers_of
 from .lifecycle import Ending, Failure, Settlement
 from .names import plain
-from .records import Lease, Release
+from .records import ONLY_SIGNED, Lease, Release
 
 if TYPE_CHECKING:
     from .options import TaskOptions
@@ -573,7 +573,7 @@ def settlement_for(
 
 def options_for(defaults: TaskOptions, stored: bytes | None) -> TaskOptions:
     """A task's options with one call's overrides; overrides that are invalid in this version are ignored."""
-    if stored is None:
+    if stored is None or stored.startswith(ONLY_SIGNED):
         return defaults
     try:
         return defaults.for_call(stored)

@@ -1,8 +1,8 @@
 """Headers: short texts that travel with a job for the code around it, such as a request id or a trace context.
 
 Given with `.options(headers=…)` or added by `@app.on_enqueue`, read as `ctx.headers`. They are stored among the call's
-options (options/tasks.py), so a job without any stores nothing, and every store keeps them as it keeps those. Pure. No
-message here shows a value.
+options (options/tasks.py), as is who enqueued the job, and every store keeps them as it keeps those. Pure. No message
+here shows a value.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ HEADERS_BYTES_MAX = 8192  # of one job's headers, names and values in UTF-8
 
 class _OnlyHeaders(Struct, frozen=True):
     headers: dict[str, str] = {}
+    by: str = ""
 
 
 def check_headers(value: object) -> dict[str, str]:
@@ -72,18 +73,36 @@ def tags_of(stored: bytes | None) -> tuple[str, ...]:
 
 def headers_of(stored: bytes | None) -> dict[str, str]:
     """The headers among a job's stored options; none if another version wrote something this one cannot read."""
+    return _read(stored).headers
+
+
+def enqueued_by(stored: bytes | None) -> str:
+    """Who enqueued the job, among its stored options: `names.this_process`, a job, a cron entry or an operator."""
+    return _read(stored).by
+
+
+def _read(stored: bytes | None) -> _OnlyHeaders:
     if stored is None:
-        return {}
+        return _OnlyHeaders()
     try:
-        return msgspec.json.decode(stored, type=_OnlyHeaders).headers
+        return msgspec.json.decode(stored, type=_OnlyHeaders)
     except (msgspec.MsgspecError, RecursionError):
-        return {}
+        return _OnlyHeaders()
 
 
 def with_headers(stored: bytes | None, headers: Mapping[str, str]) -> bytes | None:
     """A job's stored options with exactly these headers; the other options stay as they are."""
+    return _with(stored, "headers", headers)
+
+
+def with_enqueuer(stored: bytes | None, by: str) -> bytes | None:
+    """A job's stored options with this as who enqueued it; empty: without."""
+    return _with(stored, "by", by)
+
+
+def _with(stored: bytes | None, name: str, value: Mapping[str, str] | str) -> bytes | None:
     fields: dict[str, msgspec.Raw] = {} if stored is None else msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
-    fields.pop("headers", None)
-    if headers:
-        fields["headers"] = msgspec.Raw(msgspec.json.encode(headers))
+    fields.pop(name, None)
+    if value:
+        fields[name] = msgspec.Raw(msgspec.json.encode(value))
     return msgspec.json.encode(fields) if fields else None

@@ -392,6 +392,8 @@ class DeadLetter:
     cycles: int
     revive_at: datetime | None
     revived_at: datetime | None
+    headers: Mapping[str, str]
+    tags: tuple[str, ...]
 
     @classmethod
     def _of(cls, letter: records.DeadLetter) -> DeadLetter:
@@ -412,6 +414,8 @@ class DeadLetter:
             cycles=letter.cycles,
             revive_at=_moment(letter.revive_at),
             revived_at=_moment(letter.revived_at),
+            headers=headers_of(letter.options),
+            tags=tags_of(letter.options),
         )
 
     def __repr__(self) -> str:

@@ -24,8 +24,10 @@ from .lazy import import_lazily
 
 if TYPE_CHECKING:
     import difflib
+    import json
+    import platform
 else:
-    import_lazily(globals(), "difflib")
+    import_lazily(globals(), "difflib", "json", "platform")
 
 NAME_LENGTH_MAX = 200
 TEXT_LENGTH_MAX = 2000
@@ -281,3 +283,30 @@ if hasattr(os, "register_at_fork"):
 def new_id() -> str:
     """A new id: sorts by creation time, unique across processes and machines."""
     return _source.take()
+
+
+PROCESS_CHARS_MAX = 80
+
+
+@functools.cache
+def this_process() -> str:
+    """This process as a job's timeline names who enqueued it: host:pid program."""
+    path = PurePath(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c") else "python")
+    program = path.parent.name if path.name == "__main__.py" else path.name
+    return visible(f"{platform.node()}:{os.getpid()} {program}", "")[:PROCESS_CHARS_MAX].strip()
+
+
+@functools.cache
+def process_signature() -> bytes:
+    """`this_process` as the stored options of a job that has no others."""
+    return json.dumps({"by": this_process()}, separators=(",", ":")).encode()
+
+
+def forget_process() -> None:
+    """What was said of this process no longer holds: it is a child."""
+    this_process.cache_clear()
+    process_signature.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_process)

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from .clock import moment, to_seconds
-from .errors import ConfigurationError, JobNotFound, QueryRejected
+from .errors import ConfigurationError, JobNotFound
 from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
 from .lazy import import_lazily
@@ -502,8 +502,6 @@ def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: s
 async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> list[DeadLetter]:
     if query == JobQuery():
         return [DeadLetter._of(letter) for letter in await backend.letters(wanted)]
-    if any(condition.field in ("header", "tag") for condition in query.more):
-        raise QueryRejected("dead letters have no headers and tags. Ask their jobs: app.jobs('dead tag:NAME').")
     seen = replace(
         wanted,
         queue=wanted.queue if query.queue is None else query.queue,

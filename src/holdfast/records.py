@@ -214,6 +214,7 @@ class LogLine(Struct, frozen=True):
     text: str
 
 
+ONLY_SIGNED = b'{"by":'  # options of a job that begin so have who enqueued it, and at most headers: no task option
 BY_CHARS_MAX = 200  # of the name of who called an operator's verb
 AUTOMATIC = "automatic"  # the text of the mark of a revival that nobody called
 
@@ -221,16 +222,20 @@ AUTOMATIC = "automatic"  # the text of the mark of a revival that nobody called
 class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One stored entry of a job's timeline: a transition that the rest of its row does not show (R65).
 
-    `kind` is the verb. A release or snooze has the lease it ended, an operator's verb has who called it.
+    `kind` is the verb. A release or snooze has the lease it ended, an operator's verb has who called it. A progress
+    report and a late renewal have the lease they belong to, without its start.
     """
 
-    kind: str  # release snooze cancel bury run_now revive retry discard …
+    kind: str  # release snooze cancel bury run_now revive retry discard … progress renewal
     at: float = 0.0
     by: str = ""  # who called the verb, as given
     text: str = ""
     worker: str | None = None
     fence: int = 0
     started_at: float | None = None
+    progress: float | None = None
+    gap: float | None = None  # renewal: seconds for which the lease was not renewed
+    count: int = 1  # this one, and those before it whose place it took
 
 
 def mark_row(job_id: str, mark: Mark) -> dict[str, Any]:
@@ -414,6 +419,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     cycles: int = 0  # automatic revivals so far
     revive_at: float | None = None  # next automatic revival
     revived_at: float | None = None  # set while the revived job is live
+    options: bytes | None = None  # of its job; filled in by `letter` and `letters` alone
 
 
 class Flaw(Struct, frozen=True, kw_only=True):

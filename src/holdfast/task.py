@@ -27,6 +27,8 @@ from typing import (
     overload,
 )
 
+import msgspec
+
 from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
@@ -34,7 +36,17 @@ from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags
 from .job import BoundCall, Job
 from .lifecycle import State
-from .names import check_name, default_task_name, nearest, new_id, once_public, renamed
+from .names import (
+    check_name,
+    check_text,
+    default_task_name,
+    nearest,
+    new_id,
+    once_public,
+    process_signature,
+    renamed,
+    this_process,
+)
 from .options import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
@@ -52,7 +64,7 @@ from .options import (
     ungrouped,
 )
 from .rates import Rate
-from .records import Enqueued, JobRecord, KeyScope, KeyUntil, Lease, NewJob, OnExpire, Revival
+from .records import BY_CHARS_MAX, Enqueued, JobRecord, KeyScope, KeyUntil, Lease, NewJob, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
 
 if TYPE_CHECKING:
@@ -129,10 +141,11 @@ class UsingSettings(TypedDict, total=False):
     connection: Any
     headers: Mapping[str, str] | None
     tags: str | Iterable[str] | None
+    by: str
 
 
 _FAMILIES = frozenset({"unique", "retention"})
-_PLACED = frozenset({"id", "delay", "at", "connection", "headers", "tags"})
+_PLACED = frozenset({"id", "delay", "at", "connection", "headers", "tags", "by"})
 _STORED = frozenset(UsingSettings.__annotations__) - _PLACED - _FAMILIES
 
 
@@ -158,7 +171,8 @@ class Placement:
     connection: Any = None
     own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call only
     headers: Mapping[str, str] = field(default_factory=dict)
-    options: bytes | None = None  # those options and the headers, as stored
+    by: str = ""  # who enqueues; empty: this process, or the job that it runs
+    options: bytes | None = None  # those options, the headers and `by`, as stored
 
     def changed(self, given: Mapping[str, Any], own: frozenset[str], options: TaskOptions) -> Placement:
         """This placement updated with the `.using` settings, validated. Headers are added to those given before."""
@@ -172,6 +186,7 @@ class Placement:
             headers = check_headers({**headers, **check_headers(given["headers"])})
         if "tags" in given:
             headers = check_headers({**headers, TAGS: check_tags(given["tags"])})
+        by = check_text(given.get("by", self.by), "by")[:BY_CHARS_MAX]
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
             delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
@@ -179,7 +194,8 @@ class Placement:
             connection=given.get("connection", self.connection),
             own=own,
             headers=headers,
-            options=encode_call_options(options, own, headers),
+            by=by,
+            options=encode_call_options(options, own, headers, by),
         )
 
 
@@ -274,8 +290,18 @@ def make_job(
         on_expire=options.on_expire,
         max_stalls=options.max_stalls,
         revival=options.revive,
-        options=placement.options,
+        options=placement.options if placement.by else signed(placement.options),
     )
+
+
+def signed(options: bytes | None) -> bytes:
+    """A call's stored options with who enqueues it: the job whose handler this is, or this process."""
+    context = CURRENT.get()
+    if context is None:
+        sign = process_signature()
+    else:
+        sign = msgspec.json.encode({"by": f"job {context.id} on {this_process().partition(' ')[0]}"})
+    return sign if options is None else b"%b,%b" % (options[:-1], sign[1:])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

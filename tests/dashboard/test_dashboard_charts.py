@@ -80,6 +80,30 @@ def test_leases_end_with_the_entry_of_their_fence() -> None:
     assert draw(told[:1], now, {}, "ready") == ""
 
 
+def test_progress_and_late_renewals_are_drawn_into_their_lease_and_do_not_end_it() -> None:
+    at = datetime(2026, 11, 17, 12, tzinfo=UTC)
+    now = (at + timedelta(seconds=60)).timestamp()
+    told = [
+        HistoryEntry(at=at, kind="enqueued"),
+        HistoryEntry(at=at, kind="claimed", worker="w1", fence=7),
+        HistoryEntry(at=at + timedelta(seconds=5), kind="progress", fence=7, progress=0.5, text="secret"),
+        HistoryEntry(at=at + timedelta(seconds=30), kind="renewal", fence=7, gap=20.0, text="late, after 20.0 s"),
+    ]
+    [lease] = leases(told, now)
+    assert (lease.end - lease.start, lease.outcome, len(lease.notes)) == (60.0, "", 2)
+    drawn = draw(told, now, {"w1": "a host with a name beyond all measure"}, "running")
+    assert drawn.count('class="gap"') == 1 and "renewed late, after 20.0 s" in drawn
+    assert "progress 50%" in drawn and "secret" not in drawn
+    assert "beyond all measure</text>" not in drawn
+
+
+def test_lines_beside_an_area_begin_and_end_with_it() -> None:
+    times = [datetime(2026, 11, 17, 12, minute, tzinfo=UTC) for minute in range(3)]
+    waiting = Series(name="waiting", hue="waiting", values=[2, None, 4])
+    chart = counted(Frame(id="b", title="Backlog", sub="", figure="4"), times, [waiting], "")
+    assert 'd="M0 70H200M400 0H600"' in chart.plot
+
+
 def test_the_overview_and_a_job_are_drawn(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))

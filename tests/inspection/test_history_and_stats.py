@@ -54,6 +54,21 @@ def test_a_timeline_is_read_off_row_errors_and_marks_in_order() -> None:
     assert (found[4].text, found[5].by, found[-1].text) == ("ValueError: no", "ann", "failed")
 
 
+def test_progress_and_late_renewals_stand_in_the_timeline_as_sentences() -> None:
+    job = JobRecord(id="j", seq=1, task="t", queue="q", state=State.RUNNING, args=b"{}", started_at=1.0, fence=7)
+    marks = [
+        Mark(kind="progress", at=2.0, fence=7, progress=0.25, text="page 3"),
+        Mark(kind="progress", at=3.0, fence=7, progress=0.5, count=4),
+        Mark(kind="progress", at=4.0, fence=7, text="nearly"),
+        Mark(kind="renewal", at=25.0, fence=7, gap=20.04),
+    ]
+    found = timeline(job, marks)
+    assert [entry.kind for entry in found] == ["enqueued", "claimed", "progress", "progress", "progress", "renewal"]
+    said = ["25% page 3", "50% (the latest of 4)", "nearly", "late, after 20.0 s"]
+    assert [entry.text for entry in found[2:]] == said
+    assert (found[3].progress, found[3].count, found[-1].gap) == (0.5, 4, 20.04)
+
+
 def test_history_of_jobs_that_ran() -> None:
     app = Holdfast("memory://")
     runs: list[int] = []

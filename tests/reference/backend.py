@@ -321,7 +321,7 @@ class ReferenceBackend(Backend):
     async def letter(self, job_id: str) -> DeadLetter | None:
         with self._lock:
             logical = self._store.letter_of.get(job_id)
-            return None if logical is None else self._store.letters[logical]
+            return None if logical is None else reading.with_options(self._store, self._store.letters[logical])
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
         with self._lock:

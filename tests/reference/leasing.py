@@ -139,6 +139,8 @@ def report(store: Store, item: Report, at: Instant) -> Answer:
         row.progress = item.progress
     if item.text is not None:
         row.progress_text = item.text
+    if item.progress is not None or item.text is not None:
+        store.note(row, "progress", at.wall, progress=item.progress, text=item.text or "")
     if item.lines:
         logs = store.logs.setdefault(row.id, [])
         logs.extend(LogLine(at.wall, line) for line in item.lines)
@@ -187,6 +189,7 @@ def renew(
     holder = store.workers.get(worker)
     if holder is None:
         return Renewal(known=False, lost=tuple(item.id for item in held))
+    before, lease = holder.record.renewed_at, holder.record.lease_seconds
     _prolong(holder, at)
     if portrait is not None:
         holder.record = replace(holder.record, portrait=portrait)
@@ -198,6 +201,10 @@ def renew(
     ]
     for row in unnamed:
         store.give_back(row, at.wall)
+    for row in holder.leases.values():
+        gap = at.wall - max(before, row.started_at or 0.0)
+        if named.get(row.id) == row.token and gap > lease / 2:
+            store.note(row, "renewal", at.wall, gap=gap)
     waiting = tuple(one for one in holder.commands if one.done_at is None)
     return Renewal(lost=lost, cancelled=cancelled, released=tuple(row.id for row in unnamed), commands=waiting)
 

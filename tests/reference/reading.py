@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.lifecycle import State
 from holdfast.queries.pages import Look, Scanned
@@ -93,7 +94,12 @@ def find_letters(store: Store, query: LetterQuery) -> list[DeadLetter]:
         and (query.reason is None or letter.reason == query.reason)
         and (query.id_prefix is None or letter.id.startswith(query.id_prefix))
     )
-    return sorted(letters, key=lambda letter: (-letter.failed_at, letter.id))[: query.limit]
+    found = sorted(letters, key=lambda letter: (-letter.failed_at, letter.id))[: query.limit]
+    return [with_options(store, letter) for letter in found]
+
+
+def with_options(store: Store, letter: DeadLetter) -> DeadLetter:
+    return replace(letter, options=store.jobs[letter.id].options)
 
 
 def counts(store: Store, queue: str | None) -> dict[str, dict[State, int]]:

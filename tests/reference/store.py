@@ -288,6 +288,13 @@ class Store(FlowIndex):
             del marks[1]
         marks.append(Mark(kind=kind, at=wall, **facts))
 
+    def note(self, row: Row, kind: str, wall: float, **facts: Any) -> None:
+        """Like mark, but of those of one kind and lease in a row only the first and the newest stay."""
+        marks, count = self.marks.setdefault(row.id, []), 1
+        if len(marks) > 1 and all(one.kind == kind and one.fence == row.fence for one in marks[-2:]):
+            count = marks.pop().count + 1
+        self.mark(row, kind, wall, worker=row.worker, fence=row.fence, count=count, **facts)
+
     def mark_lease(self, row: Row, kind: str, wall: float) -> None:
         self.mark(row, kind, wall, worker=row.worker, fence=row.fence, started_at=row.started_at)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Holdfast, QueryRejected, State
+from holdfast import QueryRejected, State
 from holdfast.headers import with_headers
 from holdfast.lifecycle import Failure
 from holdfast.queries import continued, make_query, matches, parse_query, position, position_text, without_states
@@ -40,8 +40,6 @@ def test_a_header_is_compared_as_text_under_its_name() -> None:
     assert not matches(parse_query("header.tenant:*"), job(), 0.0)
     with pytest.raises(QueryRejected, match=r"needs the header's name. Write header.tenant:acme"):
         parse_query("header:acme")
-    with pytest.raises(QueryRejected, match="dead letters have no headers"):
-        Holdfast("memory://").dead.list("header.tenant:acme")
 
 
 def test_quotes_keep_spaces_commas_stars_and_dots() -> None:

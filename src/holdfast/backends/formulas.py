@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..records import REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder
+from msgspec.structs import replace
+
+from ..records import MARKS_KEPT_MAX, REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder, Mark
 
 LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
 
@@ -121,3 +123,24 @@ class Numbering(NamedTuple):
 
 
 ALONE = Numbering()  # for a store that is not a shard
+
+
+def renewal_gap(now: float, renewed_at: float, started_at: float, lease_seconds: float) -> float | None:
+    """For how long a lease was not renewed, if that is more than half of its worker's lease_seconds; else None.
+
+    PostgreSQL: `note_late` (renew.sql). Redis: script `renew`.
+    """
+    gap = now - max(renewed_at, started_at)
+    return gap if gap > lease_seconds / 2 else None
+
+
+def noted(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
+    """The marks with one of those of which a lease keeps the first and the newest.
+
+    PostgreSQL: `with_note` (history.sql). Redis: `hf.note` (settle.lua).
+    """
+    same = [(one.kind, one.fence) == (mark.kind, mark.fence) for one in marks[-2:]]
+    if same == [True, True]:
+        return (*marks[:-1], replace(mark, count=marks[-1].count + 1))
+    kept = marks if len(marks) < MARKS_KEPT_MAX else (marks[0], *marks[2 - MARKS_KEPT_MAX :])
+    return (*kept, mark)

@@ -24,7 +24,8 @@ _SPANS = {
     "due": ("due_at", False, "state = 'scheduled' AND "),
     "finished": ("finished_at", True, ""),
 }
-_PRESENT = {"error": "errors", "tag": "options", "header": "options"}  # columns a job that matches has
+_STORED = {"tag": b'"tags":', "header": b'"headers":'}  # what the options of a job that matches contain
+_CARRIED = frozenset({"error", *_STORED})
 _SLACK = 0.001  # seconds: sums of times are rounded
 _PLAIN = re.compile(r"[A-Za-z0-9_@:. -]*")  # what no JSON encoder escapes
 _ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
@@ -36,7 +37,7 @@ class Dialect(NamedTuple):
     """Where two SQLs differ."""
 
     ends: str  # the last {n} characters of {column}
-    contains: str  # whether the arguments have the bytes {}
+    contains: str  # whether {column} has the bytes {value}
     text: str  # the arguments as text, at least what is ASCII
     alike: str  # whether {} is like the pattern {}, in any case
     like_is_exact: bool  # LIKE heeds the case
@@ -87,7 +88,7 @@ class Prefilter:
             field in COLUMNS and (self._like_is_exact or all(len(wanted.parts) == 1 for wanted in condition.tests))
         )
         self.exact = self.exact and exact
-        known = exact or field in COLUMNS or field in SPANS or field in _PRESENT or _is_plain(condition)
+        known = exact or field in COLUMNS or field in SPANS or field in _CARRIED or _is_plain(condition)
         if not known or (condition.negated and not exact):  # what lets through too much must not be negated
             return None
         tests = [self._test(field, bool(condition.path), wanted) for wanted in condition.tests]
@@ -110,13 +111,16 @@ class Prefilter:
                 return f"({states}{column} <= {self._parameter(bound + _SLACK)})"
             return f"({states}{column} >= {self._parameter(bound - _SLACK)})"
         if field == "args" and has_path:
-            return " AND ".join(self._contains.format(self._parameter(part.encode())) for part in wanted.parts)
+            return " AND ".join(self._has("args", part.encode()) for part in wanted.parts)
         if field in ("args", "text"):
             pattern = f"%{'%'.join(part.translate(_ESCAPES) for part in wanted.parts)}%"
             texts = [self._text, *(("id", *COLUMNS.values()) if field == "text" else ())]
             found = [self._alike.format(text, self._parameter(pattern)) for text in texts]
             return f"({' OR '.join(found + (['errors IS NOT NULL'] if field == 'text' else []))})"
-        return f"{_PRESENT[field]} IS NOT NULL"
+        return "errors IS NOT NULL" if field == "error" else self._has("options", _STORED[field])
+
+    def _has(self, column: str, value: bytes) -> str:
+        return self._contains.format(column=column, value=self._parameter(value))
 
 
 def _is_plain(condition: Condition) -> bool:

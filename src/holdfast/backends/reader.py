@@ -107,9 +107,12 @@ class Reader(ABC):
 
         R65. A mark is appended in the step that makes the transition, for what the job's row does not show: release and
         snooze (with worker, fence and started_at of the ended lease), cancel, bury, run_now, revive, retry, discard and
-        other operator verbs (with `by`), automatic revival (kind revive, text "automatic"). Nothing else writes one:
-        enqueue, claim, success and failure are read off the row and its errors. A job keeps at most MARKS_KEPT_MAX: its
-        first one and the newest. A verb that changes nothing leaves no mark; the second cancel of a running job is one
+        other operator verbs (with `by`), automatic revival (kind revive, text "automatic"), a progress report, and a
+        renewal that came later than half a lease after the one before or the lease's start (kind renewal, with its
+        `gap`; a store may leave out a lease that is being written at the time). Of progress reports and late renewals
+        in a row, a lease keeps the first and the newest, with how many it stands for. Nothing else writes one: enqueue,
+        claim, success and failure are read off the row and its errors. A job keeps at most MARKS_KEPT_MAX: its first
+        one and the newest. A verb that changes nothing leaves no mark; the second cancel of a running job is one
         that changes nothing. Marks are pruned with their job and move with it.
         """
 

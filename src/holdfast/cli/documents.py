@@ -88,6 +88,7 @@ def letter_document(letter: DeadLetter) -> dict[str, Any]:
         "id": letter.id,
         "task": letter.task,
         "queue": letter.queue,
+        "tags": list(letter.tags),
         "key": letter.key,
         "group": letter.group,
         "args": plain(letter.args),

@@ -17,6 +17,7 @@ from ..records import KeyScope, KeyUntil, OnExpire
 from .completion import complete_queue
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
+from .operate import me
 from .parse import Duration, Moment, read_arguments
 from .session import Session, session_options
 
@@ -81,7 +82,7 @@ def enqueue(
     against the task's function here; without it, by the worker that runs it.
     """
     with session.producer() as app:
-        chosen |= {"id": job_id, "wait": pushed, "headers": read_headers(headers) or None}
+        chosen |= {"by": me(), "id": job_id, "wait": pushed, "headers": read_headers(headers) or None}
         settings = {name: value for name, value in chosen.items() if value is not None}
         callee, text_fields = find_callee(app, task, settings, with_code=session.has_code)
         given = read_arguments(arguments, document, text_fields)

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
+from ..headers import with_enqueuer
 from ..names import check_name, plain, shown
 from ..options import Duration, one_of, serial_group
 from ..records import CronEntry, NewJob
@@ -192,13 +193,14 @@ def encode_call(new: NewJob, name: str, options: CronOptions) -> bytes:
                 'has a group already. Say overlap="allow" and let that group order them.'
             )
         group = serial_group(f"cron/{name}")
-    return msgspec.json.encode(replace(new, id="", group=group))
+    return msgspec.json.encode(replace(new, id="", group=group, options=with_enqueuer(new.options, "")))
 
 
 def decode_call(entry: CronEntry) -> NewJob:
     """The job an entry creates; ConfigurationError if another version wrote something this one cannot read."""
     try:
-        return msgspec.json.decode(entry.call, type=NewJob)
+        call = msgspec.json.decode(entry.call, type=NewJob)
+        return replace(call, options=with_enqueuer(call.options, f"cron {entry.name}"))
     except (msgspec.MsgspecError, RecursionError):
         raise ConfigurationError(f"cron entry {entry.name!r} was written by another version. Add it again.") from None
 

@@ -12,14 +12,22 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from ..inspection.history import HistoryEntry
-from .words import duration, short
+from .words import duration, short_worker
 
-LEFT, RIGHT = 18.0, 98.0  # percent: names stand left of the lanes
+LEFT, RIGHT = 24.0, 98.0  # percent: names stand left of the lanes
 LANES_MAX = 8
+NAME_CHARS_MAX = 18
 ROW, TOP = 28, 30  # pixels
 HUES = {"failed": "dead", "stalled": "dead", "dead": "dead", "expired": "dead", "succeeded": "succeeded"}
 HUES |= {"cancelled": "cancelled", "snooze": "scheduled", "release": "ready"}
 _ENDS = frozenset({"succeeded", "dead", "cancelled"})
+_NOTES = frozenset({"progress", "renewal"})
+
+
+_HATCH = Markup(
+    '<defs><pattern id="hatch" class="scheduled" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><line class="tick" y2="6"/></pattern></defs>'
+)
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -30,11 +38,13 @@ class Lease(Struct, frozen=True, kw_only=True):
     start: float
     end: float
     outcome: str  # empty: it runs
+    notes: tuple[HistoryEntry, ...] = ()  # progress reports and late renewals
 
 
 def leases(entries: Sequence[HistoryEntry], now: float) -> list[Lease]:
     """The leases of a job: each from its claim to the first entry of the same fence that ends it."""
-    found = []
+    found, notes = [], [entry for entry in entries if entry.kind in _NOTES]
+    entries = [entry for entry in entries if entry.kind not in _NOTES]
     for place, entry in enumerate(entries):
         if entry.kind != "claimed":
             continue
@@ -47,6 +57,7 @@ def leases(entries: Sequence[HistoryEntry], now: float) -> list[Lease]:
                 start=entry.at.timestamp(),
                 end=ended.at.timestamp() if ended else now,
                 outcome="" if ended is None else "ended" if ended.kind == "claimed" else ended.kind,
+                notes=tuple(one for one in notes if one.fence == entry.fence),
             )
         )
     return found
@@ -63,16 +74,25 @@ def draw(entries: Sequence[HistoryEntry], now: float, hosts: dict[str, str], sta
     scale = _Scale(start, end)
     workers = list(dict.fromkeys(lease.worker for lease in held))[-LANES_MAX:]
     height = TOP + ROW * len(workers) + 34
-    parts = [_axis(scale, height), _states(held, scale, state, finished is None)]
+    parts = [_HATCH, _axis(scale, height), _states(held, scale, state, finished is None)]
     for place, worker in enumerate(workers):
         y = TOP + ROW * place
         parts.append(
-            Markup('<text class="lane" x="0" y="{}">{}</text>').format(y + 15, hosts.get(worker, short(worker)))
+            Markup('<text class="lane" x="0" y="{}">{}</text>').format(
+                y + 15, _cut(hosts.get(worker, short_worker(worker)))
+            )
         )
-        parts += [_block(lease, y, scale) for lease in held if lease.worker == worker]
+        for lease in held:
+            if lease.worker == worker:
+                parts += [_block(lease, y, scale), *(_note(one, y, scale) for one in lease.notes)]
     return Markup('<svg class="lanes" height="{}" role="img" aria-label="{}">{}</svg>').format(
         height, _said(held, hosts), Markup().join(parts)
     )
+
+
+def _cut(name: str) -> str:
+    """As much of a name as fits beside the lanes."""
+    return name if len(name) <= NAME_CHARS_MAX else f"{name[: NAME_CHARS_MAX - 1]}…"
 
 
 class _Scale(Struct, frozen=True):
@@ -129,19 +149,22 @@ def _states(held: Sequence[Lease], scale: _Scale, state: str, open_ended: bool) 
 def _block(lease: Lease, y: int, scale: _Scale) -> Markup:
     x, width = scale.x(lease.start), max(0.6, scale.x(lease.end) - scale.x(lease.start))
     hue = HUES.get(lease.outcome, "running")
-    label = f"{lease.fence % 10000}" if width > 5 else ""
     end = Markup('<line class="end {0}" x1="{1}" x2="{1}" y1="{2}" y2="{3}"/>')
     said = lease.outcome or "running"
     near = x + width < 80
+    beside = near or x > LEFT + 20  # else there is no room for words but in the block
+    label = f"{lease.fence % 10000}" if width > 5 else ""
+    label = label if beside else f"{label} · {said}"
     return Markup(
         '<g class="running"><title>{}</title><rect class="blk" x="{}" width="{}" y="{}" height="18" rx="3"/>'
-        '<text class="in" x="{}" y="{}" text-anchor="middle">{}</text></g>{}'
+        '<text class="in{}" x="{}" y="{}" text-anchor="middle">{}</text></g>{}'
         '<text class="{} in" x="{}" y="{}" text-anchor="{}" dx="{}">{}</text>'
     ).format(
         f"fence {lease.fence}, {duration(lease.end - lease.start)}, {said}",
         _p(x),
         _p(width),
         y,
+        " p2" if width < 12 else "",  # too narrow for it on a phone
         _p(x + width / 2),
         y + 13,
         label,
@@ -151,13 +174,29 @@ def _block(lease: Lease, y: int, scale: _Scale) -> Markup:
         y + 13,
         "start" if near else "end",
         6 if near else -6,
-        said,
+        said if beside else "",
     )
+
+
+_TICK = Markup('<g class="running"><title>{0}</title><line class="tick" x1="{1}" x2="{1}" y1="{2}" y2="{3}"/></g>')
+_GAP = Markup(
+    '<g class="scheduled"><title>{}</title><rect class="gap" x="{}" width="{}" y="{}" height="18" rx="3"/></g>'
+)
+
+
+def _note(entry: HistoryEntry, y: int, scale: _Scale) -> Markup:
+    """A tick for a progress report; for a late renewal, the time in which the lease was not renewed."""
+    at = entry.at.timestamp()
+    if entry.kind == "progress":  # without its text, which not everybody may see
+        said = "progress" if entry.progress is None else f"progress {entry.progress:.0%}"
+        return _TICK.format(said, _p(scale.x(at)), y + 12, y + 18)
+    first = scale.x(at - (entry.gap or 0.0))
+    return _GAP.format(f"renewed {entry.text}", _p(first), _p(max(0.3, scale.x(at) - first)), y)
 
 
 def _said(held: Sequence[Lease], hosts: dict[str, str]) -> str:
     told = [
-        f"Lease with fence {lease.fence} on {hosts.get(lease.worker, short(lease.worker))} from "
+        f"Lease with fence {lease.fence} on {hosts.get(lease.worker, short_worker(lease.worker))} from "
         f"{datetime.fromtimestamp(lease.start, UTC):%H:%M:%S} for {duration(lease.end - lease.start)}, "
         f"{lease.outcome or 'running'}."
         for lease in held[-LANES_MAX:]

@@ -113,6 +113,8 @@ async def _worker(visit: Visit, id: str | None) -> WorkerRecord | None:
 EVENTS: Mapping[str, tuple[str, str]] = {  # kind → hue, words
     "enqueued": ("ready", "Enqueued"),
     "claimed": ("running", "Claimed"),
+    "progress": ("running", "Progress"),
+    "renewal": ("scheduled", "Renewed"),
     "failed": ("scheduled", "Failed"),
     "stalled": ("dead", "Stalled"),
     "expired": ("dead", "Expired"),

@@ -352,7 +352,7 @@ class Changes:
         text = {one.name for one in parameters(task.fn) if one.kind == "str"}
         typed = {name for name, value in given.items() if isinstance(value, str) and name not in text}
         args = {name: as_json(value) if name in typed else value for name, value in given.items()}
-        return str((await task.aenqueue(**args)).id)
+        return str((await task.options(by=self._by).aenqueue(**args)).id)
 
     async def ask_worker(self, worker: str, ask: Ask) -> str:
         """Ask one worker, and wait a while for its answer."""

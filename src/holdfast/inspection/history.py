@@ -14,6 +14,7 @@ from msgspec import Struct
 from ..backends.contract import Reader
 from ..clock import moment
 from ..errors import JobNotFound
+from ..headers import enqueued_by
 from ..lifecycle import Failure, State
 from ..records import JobRecord, Mark
 
@@ -26,12 +27,17 @@ class HistoryEntry(Struct, frozen=True, kw_only=True):
     """One entry of a job's timeline."""
 
     at: datetime
-    kind: str  # enqueued claimed failed stalled expired release snooze succeeded dead cancelled, or an operator's verb
+    # enqueued claimed progress renewal failed stalled expired release snooze succeeded dead cancelled, or an operator's
+    # verb
+    kind: str
     text: str = ""
-    by: str = ""  # who called an operator's verb, as given
+    by: str = ""  # who enqueued it, or who called an operator's verb, as given
     worker: str | None = None
     fence: int = 0
     attempt: int = 0  # 0: not known, or no attempt
+    progress: float | None = None  # from 0 to 1
+    gap: float | None = None  # of a late renewal: seconds for which the lease was not renewed
+    count: int = 1  # of progress and late renewals: this one and those before it that are not kept
 
 
 class _Sorted(Struct, frozen=True):
@@ -52,13 +58,13 @@ async def history(reader: Reader, job_id: str) -> list[HistoryEntry]:
 
 def timeline(job: JobRecord, marks: Iterable[Mark]) -> list[HistoryEntry]:
     """The timeline of a job that was read together with its marks."""
-    found = [_entry(job.created_at, 0, ENQUEUED, text=_placed(job))]
+    found = [_entry(job.created_at, 0, ENQUEUED, text=_placed(job), by=enqueued_by(job.options))]
     fences: set[int] = set()
     for mark in marks:
         if mark.started_at is not None:
             fences.add(mark.fence)
             found.append(_claimed(mark.started_at, mark.worker, mark.fence))
-        found.append(_entry(mark.at, 2, mark.kind, text=mark.text, by=mark.by, worker=mark.worker, fence=mark.fence))
+        found.append(_of_mark(mark))
     for failure in job.errors:
         found += _failed(failure, fences)
     if job.started_at is not None and job.fence not in fences:
@@ -69,6 +75,28 @@ def timeline(job: JobRecord, marks: Iterable[Mark]) -> list[HistoryEntry]:
         found.append(_entry(job.finished_at, 3, job.state.value, text=job.reason or "", fence=job.fence))
     # One exchange settles and claims at one time, so the fence decides which lease came first.
     return [one.entry for one in sorted(found, key=lambda one: (one.at, one.entry.fence, one.rank))]
+
+
+def _of_mark(mark: Mark) -> _Sorted:
+    text = mark.text
+    if mark.kind == "progress":
+        text = " ".join(filter(None, ("" if mark.progress is None else f"{mark.progress:.0%}", text)))
+    elif mark.kind == "renewal":
+        text = f"late, after {mark.gap or 0.0:.1f} s"
+    if mark.count > 1:
+        text += f" (the latest of {mark.count})"
+    entry = HistoryEntry(
+        at=moment(mark.at),
+        kind=mark.kind,
+        text=text,
+        by=mark.by,
+        worker=mark.worker,
+        fence=mark.fence,
+        progress=mark.progress,
+        gap=mark.gap,
+        count=mark.count,
+    )
+    return _Sorted(mark.at, 2, entry)
 
 
 def _placed(job: JobRecord) -> str:

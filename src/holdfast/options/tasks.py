@@ -334,6 +334,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
     retain: float | None = None
     headers: dict[str, str] = {}
+    by: str = ""  # who enqueued it
 
     def changes(self, own: RetryPolicy) -> dict[str, Any]:
         """The options that differ from the task's own."""
@@ -348,11 +349,11 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
 
 
 def encode_call_options(
-    options: TaskOptions, given: Iterable[str], headers: Mapping[str, str] = MappingProxyType({})
+    options: TaskOptions, given: Iterable[str], headers: Mapping[str, str] = MappingProxyType({}), by: str = ""
 ) -> bytes | None:
-    """The headers, and whichever of retry, timeout and retain were given for one call, as JSON; None if none were."""
+    """Headers, who enqueues, and whichever of retry, timeout and retain were given for one call; None if none were."""
     names = set(given) & CALL_OPTIONS
-    if not names and not headers:
+    if not names and not headers and not by:
         return None
     retry = None
     if "retry" in names:
@@ -369,5 +370,6 @@ def encode_call_options(
         timeout=options.timeout if "timeout" in names else msgspec.UNSET,
         retain=options.retain if "retain" in names else None,
         headers=dict(headers),
+        by=by,
     )
     return msgspec.json.encode(said)

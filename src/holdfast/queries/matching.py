@@ -94,6 +94,7 @@ def matches_letter(query: JobQuery, letter: DeadLetter, now: float) -> bool:
         finished_at=letter.failed_at,
         reason=letter.reason,
         errors=() if letter.error is None else (letter.error,),
+        options=letter.options,
     )
     return matches(query, job, now)
 

@@ -124,6 +124,11 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
     return body[8:middle], body[middle : middle + more] if more else None, body[middle + more :]
 
 
+def options_in(body: bytes | None) -> bytes | None:
+    """The options in a job's body; None if there are none."""
+    return _opened(body or b"")[1]
+
+
 def changes(edit: Edit) -> list[Any]:
     """Return the changes of an edit but for the arguments: nil for what stays, false for no group."""
     values = (edit.queue, edit.group, edit.priority, edit.due_at, edit.delay)
@@ -191,7 +196,7 @@ def named(record: msgspec.Struct) -> dict[str, Any]:
 def letter_line(letter: DeadLetter) -> dict[str, Any]:
     """Encode a letter as it is stored: see `letter`."""
     history = [_with_text(named(past)) for past in letter.history]
-    return {**_with_text(named(letter)), "history": history}
+    return {**_with_text(named(replace(letter, options=None))), "history": history}
 
 
 def _with_text(values: dict[str, Any]) -> dict[str, Any]:

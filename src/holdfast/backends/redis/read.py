@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
@@ -118,7 +119,7 @@ class Reader:
         held = await self._command("letter", "ZRANGEBYLEX", "holders", low, high, "LIMIT", 0, 1)
         packed = await self._command("letter", "HGET", "letters", held[0][len(prefix) :]) if held else None
         found = None if packed is None else codec.letter_of(held[0][len(prefix) :], packed)
-        return found if found is not None and found.id == job_id else None
+        return (await self._with_options([found]))[0] if found is not None and found.id == job_id else None
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
         """Newest failure first; ties by id, so a page ends only where the time changes."""
@@ -127,7 +128,22 @@ class Reader:
             found += [one for one in page if _letter_meets(one, query)]
             if len(found) >= query.limit and page and page[-1].failed_at < found[query.limit - 1].failed_at:
                 break
-        return sorted(found, key=lambda one: (-one.failed_at, one.id))[: query.limit]
+        return await self._with_options(sorted(found, key=lambda one: (-one.failed_at, one.id))[: query.limit])
+
+    async def _with_options(self, letters: list[DeadLetter]) -> list[DeadLetter]:
+        """Fill in the options of the letters' jobs, which are read with the arguments: a bounded part at a time."""
+        found: list[DeadLetter] = []
+        while len(found) < len(letters):
+            some: list[DeadLetter] = []
+            size = 0
+            for one in letters[len(found) : len(found) + PAGE]:
+                size += len(one.args)
+                if some and size > BYTES_MAX:
+                    break
+                some.append(one)
+            bodies = await self._command("letters", "HMGET", "bodies", *(one.id for one in some))
+            found += [replace(one, options=codec.options_in(body)) for one, body in zip(some, bodies, strict=True)]
+        return found
 
     async def _letter_pages(self) -> AsyncIterator[list[DeadLetter]]:
         """Yield all letters, newest failure first, in pages bounded in bytes: letters include arguments."""

@@ -157,6 +157,7 @@ def _pause_row(pause: Pause) -> tuple[Any, ...]:
 def _letter_row(letter: Any) -> tuple[Any, ...]:
     logical = logical_name(letter.id, letter.queue, letter.task, letter.key)
     fields = msgspec.structs.asdict(letter)
+    del fields["options"]  # they are the job's
     fields["error"] = None if letter.error is None else encoded(letter.error)
     fields["history"] = encoded(letter.history) if letter.history else None
     return (logical, *fields.values())

@@ -51,6 +51,7 @@ from .groups import Rules
 
 _JOB = SQL["read.job"]
 _LETTER = SQL["read.letter"]
+_LETTER_AND_OPTIONS = SQL["read.letter_and_options"]
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -213,7 +214,7 @@ def _all_marks(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
 def _letter(row: Sequence[Any]) -> DeadLetter:
     (
         id, task, queue, key, group, args, failure_count, first_failed_at, failed_at, reason, error, history, cycles,
-        revive_at, revived_at,
+        revive_at, revived_at, *options,
     ) = row  # fmt: skip
     return DeadLetter(
         id=id,
@@ -231,11 +232,12 @@ def _letter(row: Sequence[Any]) -> DeadLetter:
         cycles=cycles,
         revive_at=revive_at,
         revived_at=revived_at,
+        options=options[0] if options else None,
     )
 
 
 def letter(cursor: sqlite3.Cursor, job_id: str) -> DeadLetter | None:
-    row = cursor.execute(f"{_LETTER} WHERE job_id = ?", (job_id,)).fetchone()
+    row = cursor.execute(f"{_LETTER_AND_OPTIONS} WHERE job_id = ?", (job_id,)).fetchone()
     return None if row is None else _letter(row)
 
 
@@ -250,8 +252,8 @@ def letters(cursor: sqlite3.Cursor, query: LetterQuery) -> list[DeadLetter]:
         conditions.append("job_id >= ? AND job_id < ?")
         values += _prefix_range(query.id_prefix)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = cursor.execute(f"{_LETTER}{where} ORDER BY failed_at DESC, job_id LIMIT ?", (*values, query.limit))
-    return [_letter(row) for row in rows]
+    text = f"{_LETTER_AND_OPTIONS}{where} ORDER BY failed_at DESC, job_id LIMIT ?"
+    return [_letter(row) for row in cursor.execute(text, (*values, query.limit))]
 
 
 def all_letters(cursor: sqlite3.Cursor) -> list[DeadLetter]:

@@ -23,6 +23,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...worker_status import COMMANDS_KEPT_MAX
+from ..formulas import renewal_gap
 from ..seals import too_many_commands
 from . import settle
 from .codec import SQL, command_of, encoded
@@ -58,20 +59,28 @@ def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
     ]
 
 
-_ID, _TOKEN, _CLAIM_CALL, _CANCEL_REQUESTED = range(4)  # columns of renew.leases
+_ID, _TOKEN, _CLAIM_CALL, _CANCEL_REQUESTED, _SEQ, _STARTED_AT, _FENCE = range(7)  # columns of renew.leases
 
 
 def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None) -> Renewal:
     values = {"id": worker, "steady": tx.steady, "boot": tx.boot, "now": tx.now}
-    if not tx.cursor.execute(SQL["renew.deadline"], values).rowcount:
+    before = tx.cursor.execute(SQL["renew.renewed"], values).fetchone()
+    if before is None:
         return Renewal(known=False, lost=tuple(one.id for one in held))
+    tx.cursor.execute(SQL["renew.deadline"], values)
     if portrait is not None:
         tx.cursor.execute(SQL["renew.portrait"], (worker, portrait))
     leases = {row[_ID]: row for row in tx.cursor.execute(SQL["renew.leases"], (worker,))}
     named = {one.id for one in held if one.id in leases and leases[one.id][_TOKEN] == one.token}
     unnamed = [row for row in leases.values() if row[_ID] not in named and row[_CLAIM_CALL] <= seen_call]
-    for job_id, token, _, _ in unnamed:
-        settle.release(tx, [Release(id=job_id, token=token)])
+    for row in unnamed:
+        settle.release(tx, [Release(id=row[_ID], token=row[_TOKEN])])
+    renewed_at, lease_seconds = before
+    if renewal_gap(tx.now, renewed_at, renewed_at, lease_seconds) is not None:
+        for row in (leases[id] for id in named):
+            gap = renewal_gap(tx.now, renewed_at, row[_STARTED_AT], lease_seconds)
+            if gap is not None:
+                settle.note(tx, row[_SEQ], "renewal", worker=worker, fence=row[_FENCE], gap=gap)
     tx.close()
     return Renewal(
         lost=tuple(one.id for one in held if one.id not in named),
@@ -87,10 +96,14 @@ def report(tx: Transaction, reports: Sequence[Report]) -> list[Answer]:
     for one in reports:
         rows = execute(SQL["report.progress"], (one.progress, one.text, one.id, one.token)).fetchall()
         answers.append(Answer.OK if rows else Answer.LOST)
-        lines = one.lines[-LOGS_KEPT_MAX:]
-        if not rows or not lines:
+        if not rows:
             continue
-        seq = rows[0][0]
+        [(seq, worker, fence)] = rows
+        if one.progress is not None or one.text is not None:
+            settle.note(tx, seq, "progress", worker=worker, fence=fence, progress=one.progress, text=one.text or "")
+        lines = one.lines[-LOGS_KEPT_MAX:]
+        if not lines:
+            continue
         newest = execute(SQL["report.newest_line"], (seq,)).fetchone()[0]
         values = [(seq, newest + place, tx.now, text) for place, text in enumerate(lines, 1)]
         tx.cursor.executemany(SQL["report.line"], values)

@@ -13,7 +13,7 @@ import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
 from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, Mark, PastDeath, Recovered, Release
-from ..formulas import prune_at, rank
+from ..formulas import noted, prune_at, rank
 from . import codec
 from .codec import SQL, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
 from .connection import Transaction
@@ -202,6 +202,13 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
 def mark(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
     """Append to a job's timeline, in the step that makes the transition (R65): the fields of `Mark`."""
     tx.cursor.execute(SQL["settle.mark"], (encoded(Mark(kind=kind, at=tx.now, **facts)).decode(), seq))
+
+
+def note(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
+    """Like `mark`, for what a lease may repeat: it keeps the first one and the newest."""
+    [stored] = tx.cursor.execute(SQL["settle.noted"], (seq,)).fetchone()
+    marks = noted(codec.read_or((), codec.marks_of, stored), Mark(kind=kind, at=tx.now, **facts))
+    tx.cursor.execute(SQL["settle.note"], (encoded(marks).decode(), seq))
 
 
 def _mark_lease(tx: Transaction, job: dict[str, Any], kind: str) -> None:

@@ -11,6 +11,7 @@ from ...errors import JobNotFound, StateConflict
 from ...lifecycle import LIVE, Ending, Failure, State
 from ...records import HISTORY_KEPT_MAX, DeadLetter, LetterQuery, Revival
 from .compare import same
+from .move import moved
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
 
@@ -42,6 +43,21 @@ async def a_death_makes_a_letter_that_says_all(world: World) -> None:
     assert letter.error is not None, "a letter keeps the latest error"
     same((letter.error.text, letter.error.at), ("boom", world.now), "its error")
     same(await world.letter(job_id), letter, "letter by job id")
+
+
+@case
+async def a_letter_is_read_with_the_options_of_its_job_also_after_a_move(world: World) -> None:
+    options = b'{"headers":{"tags":"vip"}}'
+    tagged = await world.enqueue(options=options, args=b"[1]")
+    await die(world, tagged)
+    plain = await world.enqueue()
+    await die(world, plain)
+    for place in (world, await moved(world)):
+        found = {letter.id: letter.options for letter in await place.backend.letters(LetterQuery())}
+        same(found, {tagged: options, plain: None}, "options")
+        letter = await place.letter(tagged)
+        assert letter is not None
+        same((letter.options, letter.args), (options, b"[1]"), "letter by job id")
 
 
 @case

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ...lifecycle import Ending, State
-from ...records import AUTOMATIC, MARKS_KEPT_MAX, CronEntry, Mark, Revival, Tick
+from ...records import AUTOMATIC, MARKS_KEPT_MAX, CronEntry, Held, Mark, Revival, Tick
 from .move import moved
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
@@ -22,7 +22,7 @@ async def kinds(world: World, job_id: str) -> list[str]:
 async def a_job_that_succeeds_at_its_first_attempt_has_no_marks(world: World) -> None:
     lease = await world.claim_one(await world.enqueue(group="g"))
     await world.begin(lease)
-    await world.report(lease, progress=0.5, lines=("half",))
+    await world.report(lease, lines=("half",))
     await world.end(lease)
     assert await world.backend.marks(lease.id) == []
     assert (await world.tables())["marks"] == []
@@ -155,6 +155,82 @@ async def the_first_mark_and_the_newest_are_kept(world: World) -> None:
 
 
 @case
+async def progress_is_kept_with_its_time_the_first_report_and_the_newest(world: World) -> None:
+    lease = await world.claim_one(await world.enqueue(), worker="ann", lease=DAY)
+    told = {"kind": "progress", "worker": "ann", "fence": lease.fence}
+    await world.report(lease, progress=0.1, text="page 1 \u2603")
+    first = Mark(at=world.now, progress=0.1, text="page 1 \u2603", **told)  # type: ignore[arg-type]
+    assert await world.backend.marks(lease.id) == [first]
+    for page in range(2, 6):
+        world.advance(1.0)
+        await world.report(lease, text=f"page {page}", lines=("a line",))
+        newest = Mark(at=world.now, text=f"page {page}", count=page - 1, **told)  # type: ignore[arg-type]
+        assert await world.backend.marks(lease.id) == [first, newest]
+    async with world.unchanged("a report with a stale token"):
+        await world.report(Held(lease.id, "stale"), progress=0.9)
+
+
+@case
+async def each_lease_keeps_its_own_progress(world: World) -> None:
+    job = await world.enqueue()
+    for progress in (0.1, 0.2):
+        lease = await world.claim_one(job, lease=DAY)
+        await world.report(lease, progress=progress)
+        await world.give_back(lease)
+    found = [(mark.kind, mark.progress) for mark in await world.backend.marks(job)]
+    assert found == [("progress", 0.1), ("release", None), ("progress", 0.2), ("release", None)]
+
+
+@case
+async def a_renewal_later_than_half_a_lease_is_noted_with_its_gap(world: World) -> None:
+    old = await world.claim_one(await world.enqueue(), lease=40.0)
+    world.advance(12.0)
+    young = await world.claim_one(await world.enqueue(), lease=40.0)
+    assert await world.backend.marks(old.id) == []
+    world.advance(18.0)
+    await world.renew("w1", [old, young])
+    late = Mark(kind="renewal", at=world.now, worker="w1", fence=old.fence, gap=30.0)
+    assert await world.backend.marks(old.id) == [late]
+    assert await world.backend.marks(young.id) == []
+    for _ in range(3):  # in time
+        world.advance(20.0)
+        await world.renew("w1", [old, young])
+    assert await world.backend.marks(old.id) == [late]
+
+
+@case
+async def of_many_late_renewals_a_lease_keeps_the_first_and_the_newest(world: World) -> None:
+    lease = await world.claim_one(await world.enqueue(), lease=40.0)
+    for gap in (25.0, 26.0, 27.0, 35.0):
+        world.advance(gap)
+        await world.renew("w1", [lease])
+    found = [(mark.kind, mark.gap, mark.count) for mark in await world.backend.marks(lease.id)]
+    assert found == [("renewal", 25.0, 1), ("renewal", 35.0, 3)]
+
+
+@case
+async def a_lease_that_a_late_renewal_does_not_name_is_released_and_not_noted(world: World) -> None:
+    lease = await world.claim_one(await world.enqueue(), lease=40.0)
+    world.advance(30.0)
+    await world.renew("w1", [])
+    assert await kinds(world, lease.id) == ["release"]
+
+
+@case
+async def many_progress_reports_leave_room_for_other_marks(world: World) -> None:
+    job = await world.enqueue(delay=1.0)
+    await world.backend.run_now(job, world.now, by="the first")
+    for turn in range(MARKS_KEPT_MAX):
+        lease = await world.claim_one(job, lease=DAY)
+        await world.report(lease, progress=turn / 100)
+        await world.give_back(lease)
+    marks = await world.backend.marks(job)
+    assert len(marks) == MARKS_KEPT_MAX
+    assert marks[0].by == "the first"
+    assert [mark.kind for mark in marks[1:]] == ["release", *["progress", "release"] * (MARKS_KEPT_MAX // 2 - 1)]
+
+
+@case
 async def marks_are_pruned_with_their_job(world: World) -> None:
     job = await world.enqueue()
     await world.backend.cancel(job, world.now, by="ann")
@@ -168,9 +244,12 @@ async def marks_are_pruned_with_their_job(world: World) -> None:
 async def marks_move_with_their_job(world: World) -> None:
     job = await world.enqueue(delay=HOUR)
     await world.backend.run_now(job, world.now, by="ann \u2603")
-    lease = await world.claim_one(job)
+    lease = await world.claim_one(job, lease=40.0)
+    await world.report(lease, progress=0.5, text="half \u2603")
+    world.advance(30.0)
+    await world.renew("w1", [lease])
     await world.give_back(lease, delay=60.0)
     before = await world.backend.marks(job)
     target = await moved(world)
-    assert len(before) == 2
+    assert [mark.kind for mark in before] == ["run_now", "progress", "renewal", "release"]
     assert await target.backend.marks(job) == before

@@ -69,7 +69,7 @@ async def renew_moves_the_workers_deadline_and_nothing_else(world: World) -> Non
     ids = await world.enqueue_many(3)
     leases = await world.claim(3)
     for _ in range(4):
-        world.advance(20.0)
+        world.advance(15.0)
         async with world.unchanged("renew", besides={"workers": ("deadline", "renewed_at")}):
             renewal = await world.renew("w1", leases)
         same((renewal.known, renewal.lost, renewal.cancelled, renewal.released), (True, (), (), ()), "answer")

@@ -19,7 +19,7 @@ from ...clock import Clock
 from ...context import LOG_LINE_CHARS_MAX, TRACEBACK_CHARS_MAX, Outcome, OutcomeKind, Stop, bounded
 from ...lifecycle import Failure
 from ...options import TaskOptions
-from ...records import Lease
+from ...records import ONLY_SIGNED, Lease
 from ..keeper.shutdown import STOP_WITHIN_SECONDS
 from . import guard, protocol
 from .resource_limits import STACK_BYTES, memory_of, memory_of_family
@@ -64,7 +64,7 @@ class TimeoutMonitor:
         """Record the timeouts of jobs just sent to a runner."""
         timeouts, jobs = self._pool.timeouts, runner.jobs
         for lease in leases:
-            if lease.options is not None:
+            if lease.options is not None and not lease.options.startswith(ONLY_SIGNED):
                 own = TaskOptions(timeout=timeouts.get(lease.task)).for_call(lease.options)
                 jobs[lease.token].timeout = own.timeout
             elif timeouts and lease.task in timeouts:

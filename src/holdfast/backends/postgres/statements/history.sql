@@ -21,6 +21,17 @@ RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
                                  WHERE f.value NOT IN ('null', '""')))
 $$
 
+-- :: function_with_note
+-- Like with_mark, for what a lease may repeat: it keeps the first one and the newest (formulas.noted).
+CREATE OR REPLACE FUNCTION holdfast.with_note(marks jsonb, kind text, facts jsonb, at double precision)
+RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN marks -> -1 @> o.same AND marks -> -2 @> o.same
+        THEN holdfast.with_mark(marks - -1, kind, facts || jsonb_build_object(
+            'count', coalesce((marks -> -1 ->> 'count')::integer, 1) + 1), at)
+        ELSE holdfast.with_mark(marks, kind, facts, at) END
+    FROM (VALUES (jsonb_build_object('kind', kind, 'fence', facts -> 'fence'))) o(same)
+$$
+
 -- :: function_mark
 -- An operator's verb, called by `who`, for a caller that does not write the row itself.
 CREATE OR REPLACE FUNCTION holdfast.mark(j holdfast.jobs, kind text, who text, at double precision)

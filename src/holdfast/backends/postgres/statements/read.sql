@@ -107,7 +107,9 @@ SELECT holdfast.letter_record(l)::text, l.logical FROM sized s JOIN holdfast.let
 WHERE coalesce(s.before, 0) <= %(bytes_max)s ORDER BY l.logical
 
 -- :: letters
-SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
+SELECT (holdfast.letter_record(l) || jsonb_build_object('options', (
+    SELECT holdfast.base64(j.options) FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = l.job_id)
+))::text FROM holdfast.letters l
 
 -- :: waking
 SELECT 1 FROM holdfast.flows WHERE wakes_at IS NOT NULL AND kind = 'group' AND queue = ANY (%(queues)s) LIMIT 1

@@ -28,9 +28,13 @@ DECLARE
     unnamed jsonb;
     answer jsonb;
     elsewhere text[];
+    before double precision;
+    lease double precision;
 BEGIN
-    UPDATE holdfast.workers SET deadline = at + lease_seconds, renewed_at = at, portrait = coalesce(shown, portrait)
-    WHERE id = renewing;
+    UPDATE holdfast.workers w SET deadline = at + w.lease_seconds, renewed_at = at,
+                                  portrait = coalesce(shown, w.portrait)
+    FROM (SELECT o.renewed_at FROM holdfast.workers o WHERE o.id = renewing) o
+    WHERE w.id = renewing RETURNING o.renewed_at, w.lease_seconds INTO before, lease;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('known', false, 'lost',
             (SELECT coalesce(jsonb_agg(h -> 'id'), '[]') FROM jsonb_array_elements(held) h));
@@ -51,12 +55,29 @@ BEGIN
     INTO answer, unnamed
     FROM named n FULL JOIN ours o ON o.id = n.id AND o.token = n.token;
     answer := holdfast.with_commands(answer, renewing);
-    IF unnamed IS NULL THEN RETURN answer; END IF;
-    PERFORM holdfast.share_rules();
-    elsewhere := holdfast.release_unseen(unnamed, at);
-    RETURN answer || jsonb_build_object('released', (SELECT coalesce(jsonb_agg(u -> 'id'), '[]')
-        FROM jsonb_array_elements(unnamed) u WHERE u ->> 'token' <> ALL (elsewhere)));
+    IF unnamed IS NOT NULL THEN
+        PERFORM holdfast.share_rules();
+        elsewhere := holdfast.release_unseen(unnamed, at);
+        answer := answer || jsonb_build_object('released', (SELECT coalesce(jsonb_agg(u -> 'id'), '[]')
+            FROM jsonb_array_elements(unnamed) u WHERE u ->> 'token' <> ALL (elsewhere)));
+    END IF;
+    IF at - before > lease / 2 THEN PERFORM holdfast.note_late(renewing, held, before, lease, at); END IF;
+    RETURN answer;
 END $$
+
+-- :: function_note_late
+-- The renewal came late: note it in the timelines of the leases it names (formulas.renewal_gap). It is the last thing a
+-- renewal does and leaves out rows that are locked, so it waits for nobody and nobody waits for it in turn.
+CREATE OR REPLACE FUNCTION holdfast.note_late(renewing text, named jsonb, before double precision,
+    lease double precision, at double precision) RETURNS void LANGUAGE sql AS $$
+    UPDATE holdfast.jobs SET marks = holdfast.with_note(marks, 'renewal', jsonb_build_object(
+        'worker', worker, 'fence', fence, 'gap', at - greatest(before, started_at)), at)
+    WHERE seq = ANY (ARRAY(
+        SELECT j.seq FROM holdfast.jobs j
+        WHERE j.state = 'running' AND j.worker = renewing AND at - greatest(before, j.started_at) > lease / 2
+          AND j.token IN (SELECT h.value ->> 'token' FROM jsonb_array_elements(named) h)
+        FOR UPDATE SKIP LOCKED))
+$$
 
 -- == retire: a worker ends for good: release its leases at no cost and remove its row.
 

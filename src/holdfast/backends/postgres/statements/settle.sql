@@ -187,7 +187,10 @@ DECLARE
 BEGIN
     FOR one IN SELECT r.value FROM jsonb_array_elements(reports) WITH ORDINALITY r ORDER BY r.ordinality LOOP
         UPDATE holdfast.jobs SET progress = coalesce((one ->> 'progress')::double precision, progress),
-                                 progress_text = coalesce(one ->> 'text', progress_text)
+                                 progress_text = coalesce(one ->> 'text', progress_text),
+            marks = CASE WHEN coalesce(one ->> 'progress', one ->> 'text') IS NULL THEN marks ELSE holdfast.with_note(
+                marks, 'progress', jsonb_build_object('worker', worker, 'fence', fence, 'progress', one -> 'progress',
+                                                      'text', one -> 'text'), at) END
         WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = one ->> 'id')
           AND token = one ->> 'token' AND state = 'running' RETURNING seq INTO found_seq;
         answers := answers || to_jsonb(CASE WHEN found_seq IS NULL THEN 'lost' ELSE 'ok' END);

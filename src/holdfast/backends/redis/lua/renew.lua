@@ -34,6 +34,7 @@ if not worker then
     for i, one in ipairs(held) do lost[i] = one[HELD_ID] end
     return { 0, cpack(lost), '\144', '\144', '\144' }
 end
+local renewed_at, lease_seconds = worker[WORKER_RENEWED_AT], worker[WORKER_LEASE_SECONDS]
 hf.extend_deadline(id, worker)
 if ARGV.status then call('HSET', PORTRAITS, id, ARGV.status) end
 local ours = {}
@@ -44,8 +45,10 @@ for _, one in ipairs(held) do
     named[one[HELD_ID]] = one[HELD_TOKEN]
     if not row or row[TOKEN] ~= one[HELD_TOKEN] then
         lost[#lost + 1] = one[HELD_ID]
-    elseif row[CANCEL_REQUESTED] then
-        cancelled[#cancelled + 1] = one[HELD_ID]
+    else
+        if row[CANCEL_REQUESTED] then cancelled[#cancelled + 1] = one[HELD_ID] end
+        local gap = now - math.max(renewed_at, row[STARTED_AT]) -- formulas.renewal_gap
+        if gap > lease_seconds / 2 then hf.note(row, { kind = 'renewal', gap = gap }) end
     end
 end
 for _, row in ipairs(rows) do

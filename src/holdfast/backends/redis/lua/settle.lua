@@ -72,6 +72,20 @@ function hf.mark(row, mark)
     call('HSET', MARKS, row[ID], cpack(marks))
 end
 
+-- Like mark, for what a lease may repeat: it keeps the first one and the newest (formulas.noted).
+function hf.note(row, mark)
+    local packed = call('HGET', MARKS, row[ID])
+    local marks = packed and hf.read(packed)
+    mark.worker, mark.fence = row[WORKER] or nil, row[FENCE]
+    local function is_same(one) return one and one.kind == mark.kind and one.fence == mark.fence end
+    if type(marks) == 'table' and is_same(marks[#marks]) and is_same(marks[#marks - 1]) then
+        mark.count = (marks[#marks].count or 1) + 1
+        table.remove(marks)
+        call('HSET', MARKS, row[ID], cpack(marks))
+    end
+    hf.mark(row, mark)
+end
+
 -- How its lease ends.
 function hf.mark_lease(row, kind)
     hf.mark(row, { kind = kind, worker = row[WORKER] or nil, fence = row[FENCE], started_at = row[STARTED_AT] or nil })
@@ -176,9 +190,11 @@ end
 
 for i, report in ipairs(args.reports) do
     local id = report[REPORT_ID]
-    answers[i] = hf.fenced(id, report[REPORT_TOKEN]) and 'o' or 'l'
-    if answers[i] == 'o' then
+    local row = hf.fenced(id, report[REPORT_TOKEN])
+    answers[i] = row and 'o' or 'l'
+    if row then
         if report[REPORT_PROGRESS] or report[REPORT_TEXT] then
+            hf.note(row, { kind = 'progress', progress = report[REPORT_PROGRESS], text = report[REPORT_TEXT] })
             local packed = call('HGET', PROGRESS, id)
             local progress = packed and hf.read(packed) or { false, false }
             local fraction = report[REPORT_PROGRESS] or progress[PROGRESS_FRACTION]

@@ -75,6 +75,11 @@ SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, fail
        revive_at, revived_at
 FROM holdfast_letters
 
+-- :: letter_and_options
+SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at, reason, error, history, cycles,
+       revive_at, revived_at, (SELECT j.options FROM holdfast_jobs j WHERE j.id = job_id)
+FROM holdfast_letters
+
 -- :: queues
 SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging FROM holdfast_queues ORDER BY name
 

@@ -15,6 +15,9 @@ SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadli
 -- == renew: move a worker's deadline: one write, however many leases it holds.
 -- The row count shows whether the worker is known.
 
+-- :: renewed
+SELECT renewed_at, lease_seconds FROM holdfast_workers WHERE id = :id
+
 -- :: deadline
 UPDATE holdfast_workers SET deadline = :steady + lease_seconds, deadline_boot = :boot, renewed_at = :now WHERE id = :id
 
@@ -23,7 +26,7 @@ INSERT INTO holdfast_portraits (worker, portrait) VALUES (?, ?)
 ON CONFLICT (worker) DO UPDATE SET portrait = excluded.portrait
 
 -- :: leases
-SELECT id, token, claim_call, cancel_requested FROM holdfast_jobs INDEXED BY holdfast_jobs_running
+SELECT id, token, claim_call, cancel_requested, seq, started_at, fence FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ?
 
 -- == command: what somebody asks a worker to do; answered by the worker, removed with its row by a trigger.

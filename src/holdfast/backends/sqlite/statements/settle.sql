@@ -37,6 +37,12 @@ SET marks = json_insert(CASE WHEN NOT COALESCE(json_valid(marks), 0) THEN '[]'
                              ELSE marks END, '$[#]', json(?))
 WHERE seq = ?
 
+-- :: noted
+SELECT marks FROM holdfast_jobs WHERE seq = ?
+
+-- :: note
+UPDATE holdfast_jobs SET marks = ? WHERE seq = ?
+
 -- :: all_succeeded
 UPDATE holdfast_jobs
 SET @succeeded(:now, :now + json_extract(j.value, '$[3]'), CAST(json_extract(j.value, '$[4]') AS BLOB))
@@ -106,7 +112,7 @@ SELECT cancel_requested FROM holdfast_jobs WHERE id = ? AND token = ? AND state 
 -- :: progress
 UPDATE holdfast_jobs SET progress = COALESCE(?, progress), progress_text = COALESCE(?, progress_text)
 WHERE id = ? AND token = ? AND state = 'running'
-RETURNING seq
+RETURNING seq, worker, fence
 
 -- :: newest_line
 SELECT COALESCE(max(line), 0) FROM holdfast_logs WHERE job_seq = ?
