@@ -194,19 +194,29 @@ async def every_call(backend: PostgresBackend) -> list[str]:
     return answered
 
 
+async def _open(backend: PostgresBackend) -> bool:
+    try:
+        await backend.open()
+    except BackendError:
+        return False
+    return True
+
+
 def test_every_call_ends_in_time_on_a_server_that_stands_still(mortal: Server) -> None:
     async def run() -> None:
+        patient = PostgresBackend(mortal.conninfo, call_timeout=PATIENCE_SECONDS)
+        await patient.open()  # which makes the store: on a busy machine that takes longer than the other waits
+        await patient.register(WorkerRecord(id="w", lease_seconds=600.0))
+        await patient.enqueue([NewJob(id="a", task="t")])
         backend = PostgresBackend(mortal.conninfo, call_timeout=0.2)
-        await backend.open()
-        await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
-        await backend.enqueue([NewJob(id="a", task="t")])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not await _open(backend):
+                pass
         mortal.signal_all(signal.SIGSTOP)
         try:
             assert await asyncio.wait_for(every_call(backend), PATIENCE_SECONDS) == []
         finally:
             mortal.signal_all(signal.SIGCONT)
-        patient = PostgresBackend(mortal.conninfo)
-        await patient.open()
         assert len(await every_call(patient)) == 13
         await patient.close()
         await backend.close()
