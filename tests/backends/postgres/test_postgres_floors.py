@@ -218,6 +218,27 @@ def test_who_waits_sees_what_comes_and_not_what_went(make: Make) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("floored", [True, False])
+def test_who_waits_does_not_read_what_went_while_a_snapshot_is_held(
+    make: Make, server: Server, schema: str, session: psycopg.Connection, floored: bool
+) -> None:
+    async def run() -> int:
+        worker = await working(make, floored=floored)
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute("SELECT txid_current()")
+        await worker.backend.enqueue(jobs(1000))
+        while await worker.step():
+            pass_time(server, schema)
+        before = await counted(server, schema, worker.backend)
+        await worker.backend.wait_for_work(("default",), 0.0)
+        read = (await counted(server, schema, worker.backend)).entries - before.entries
+        await worker.backend.close()
+        return read
+
+    read = asyncio.run(run())
+    assert (read < 500) is floored, read
+
+
 def test_floors_are_in_use_while_a_snapshot_is_held_and_no_longer(
     make: Make, session: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
