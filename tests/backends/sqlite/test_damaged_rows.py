@@ -18,7 +18,7 @@ from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Worker
 
 T = TypeVar("T")
 VICTIM = "WHERE id = 'victim'"
-NESTED = "[" * 3000 + "]" * 3000  # deeper than a decoder of Python goes
+NESTED = '[{"more":' + "[" * 3000 + "]" * 3000 + "}]"  # deeper than a decoder of Python goes
 
 
 def run(path: Path, damage: str, work: Callable[[SqliteBackend], Awaitable[T]]) -> T:
