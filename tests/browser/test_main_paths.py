@@ -75,6 +75,55 @@ def test_a_change_is_seen_on_an_open_page(tmp_path: Path, store: str) -> None:
     chromium().run(walk())
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+def test_jobs_are_found_explained_and_changed_together(tmp_path: Path, store: str) -> None:
+    async def walk() -> None:
+        async with shop_in_a_tab(url_of(store, tmp_path)) as (shop, one):
+            send = shop.app.tasks["mail.send"]
+            await shop.app.aenqueue_many(send.options(delay=600).bind(f"n{i}@example.com") for i in range(60))
+            await one.open("/jobs?q=state:scheduled%20args.to:n*")
+            await one.sees("60 jobs match")
+            await one.page.locator("thead input").check()
+            await one.sees("50 selected", ".selbar")
+            await one.page.locator(".selbar [name=matching]").check()
+            await one.page.click(".selbar >> text=Cancel")
+            await one.sees("Cancel 60 jobs?")
+            await one.page.click("main >> text=Cancel 60 jobs >> nth=-1")
+            await one.sees("60 jobs cancelled", ".toast")
+            assert (await shop.app.acount("cancelled args.to:n*")).total == 60
+            await one.open(f"/job?id={shop.ids['waiting']}")
+            await one.sees("It is behind job", ".explain")
+            await one.sees("Its group has no room", ".gates")
+            await one.sees("Enqueued in queue billing", ".events")
+            await one.open(f"/job?id={shop.ids['dead']}")
+            await one.sees("no retry is left", ".explain")
+            await one.sees("gateway said no", ".events")
+
+    chromium().run(walk())
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+def test_a_queue_is_paused_and_a_dead_letter_revived(tmp_path: Path, store: str) -> None:
+    async def walk() -> None:
+        async with shop_in_a_tab(url_of(store, tmp_path)) as (shop, one):
+            await one.open("/queue?name=billing")
+            await one.page.fill("[name=reason]", "the gateway is down")
+            await one.page.click("main >> text=Pause")
+            await one.sees("the gateway is down", ".head")
+            assert [queue.name for queue in await shop.app.queues.alist() if queue.pause] == ["billing"]
+            await one.page.click("main >> text=Resume")
+            await one.page.locator("main [name=reason]").wait_for()
+            assert not [queue.name for queue in await shop.app.queues.alist() if queue.pause]
+            await one.open(f"/dead?q=id:{shop.ids['dead']}")
+            await one.page.locator("tbody input").check()
+            await one.page.click(".selbar >> text=Revive")
+            await one.page.locator(".toast").wait_for()
+            assert (await shop.app.ajob(shop.ids["dead"])).state != "dead"
+            assert (await shop.app.ahistory(shop.ids["dead"]))[-1].kind == "revive"
+
+    chromium().run(walk())
+
+
 def test_selected_jobs_are_moved_and_ranked_in_the_dialog(tmp_path: Path) -> None:
     async def walk() -> None:
         async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):

@@ -7,6 +7,7 @@ import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,8 +20,10 @@ from holdfast.backends import paging
 from holdfast.backends.contract import Backend
 from holdfast.backends.reader import Reader
 from holdfast.dashboard import Access, pages, words
+from holdfast.dashboard.app import LIVE_LOOK_MAX, pause_after
 from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
 from holdfast.dashboard.pages import ENTRY_NEXT_SHOWN, PAGES, is_long
+from holdfast.dashboard.store import KEPT_SECONDS, Reads
 from holdfast.inspection.pace import Usual
 from holdfast.records import ClaimRequest, CronEntry, JobQuery, JobRecord, WorkerRecord
 from holdfast.worker_status import draw
@@ -310,6 +313,36 @@ def test_a_change_is_sent_to_an_open_page(app: Holdfast, jobs: dict[str, str]) -
                 pass
         gone.set()
         await serving
+
+    asyncio.run(walk())
+
+
+def test_looks_of_an_open_page_are_so_close_that_a_change_is_sent_within_a_second() -> None:
+    for look in (0.0, 0.01, 0.1, 0.2, 0.25, LIVE_LOOK_MAX):
+        missed = KEPT_SECONDS + look + pause_after(look) + look  # the change comes right after it was read, for another
+        assert missed < 1.0, look
+    for look in (0.31, 1.0, 10.0):  # the store is slow: at most a third of its time goes to this page
+        assert pause_after(look) >= 2 * look
+
+
+def test_what_costs_little_is_read_again_soon(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cost, count = [100.0], [0.0], [0]
+    monkeypatch.setattr("holdfast.dashboard.store.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def read() -> int:
+        now[0] += cost[0]
+        count[0] += 1
+        return count[0]
+
+    async def walk() -> None:
+        reads = Reads(app, {})
+        for name, seconds, kept in (("cheap", 0.001, KEPT_SECONDS), ("dear", 0.1, 2.0), ("dearest", 9.0, 3.0)):
+            cost[0] = seconds
+            first = await reads._keep(name, 3.0, read, by_cost=True)
+            now[0] += kept - 0.01
+            assert await reads._keep(name, 3.0, read, by_cost=True) == first, name
+            now[0] += 0.02
+            assert await reads._keep(name, 3.0, read, by_cost=True) == first + 1, name
 
     asyncio.run(walk())
 

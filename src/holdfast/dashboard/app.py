@@ -61,7 +61,7 @@ from .access import (
 from .bodies import BULK_MAX
 from .pages import PAGES, nav_counts
 from .render import environment
-from .store import Changes, Reads
+from .store import KEPT_SECONDS, Changes, Reads
 from .visit import NotFound, Visit
 
 OWN_FIELDS = ("token", "confirm")  # of the page that asks
@@ -74,8 +74,9 @@ STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
     ((ConfigurationError, ArgumentsRejected), 400),
     ((StateConflict, DuplicateJob), 409),
 )
-LIVE_SECONDS = 0.5  # between two looks of an open page …
-LIVE_PAUSE_TIMES = 2.0  # … and at least this many times as long as a look took, so that a large store is not kept busy
+LIVE_SECONDS = 0.35  # between two looks of an open page
+LIVE_SEEN_SECONDS = 0.9  # a change is sent within this long …
+LIVE_LOOK_MAX = 0.3  # … unless a look takes longer than this: then looks are rarer, so that the store is not kept busy
 LIVE_STREAMS_MAX = 100
 THEMES = ("system", "light", "dark")
 HEADERS = {
@@ -88,6 +89,18 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+def pause_after(look: float) -> float:
+    """Seconds from one look of an open page to the next, if a look takes this long.
+
+    A change that a look just misses is sent by the next one. What that one reads may have been read for another page.
+    """
+    if look > LIVE_LOOK_MAX:
+        return 2 * look
+    return max(look / 2, min(LIVE_SECONDS, LIVE_SEEN_SECONDS - KEPT_SECONDS - 2 * look))
+
+
 _TIMES = re.compile(r">[^<]*</time>")  # relative times pass by themselves: the script keeps them up to date
 STATIC = {
     "tokens.css": "text/css",
@@ -312,7 +325,7 @@ class Dashboard:
                     else:
                         yield ": nothing new\n\n"
                     last = digest
-                await asyncio.sleep(max(LIVE_SECONDS, LIVE_PAUSE_TIMES * (time.monotonic() - began)))
+                await asyncio.sleep(pause_after(time.monotonic() - began))
         finally:
             self._streams -= 1
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -40,7 +41,8 @@ from .bodies import BULK_MAX
 from .words import as_json, command, parameters
 
 T = TypeVar("T")
-COUNTS_SECONDS = 0.4  # less than the time between two looks of an open page
+KEPT_SECONDS = 0.2  # what several open pages read: less than the time between two looks of one page
+COST_TIMES = 20.0  # counts and related jobs are kept for this many times as long as reading them took
 STATS_SECONDS = 5.0
 SAMPLE_SECONDS = 10.0
 SAMPLES_MAX = 360
@@ -89,17 +91,20 @@ class Reads:
     def safe_url(self) -> str:
         return self._address.safe_url
 
-    async def _keep(self, name: str, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
-        """The result of a read that is at most so old."""
+    async def _keep(self, name: str, seconds: float, read: Callable[[], Awaitable[T]], *, by_cost: bool = False) -> T:
+        """The result of a read that is at most so old; `by_cost`: less, if reading it again costs little."""
         if len(self._kept) > KEPT_MAX:
             self._kept.clear()
             self._reading.clear()
         lock = self._reading.setdefault(name, asyncio.Lock())
         async with lock:
-            at, value = self._kept.get(name, (float("-inf"), None))
-            if time.monotonic() - at >= seconds:
+            until, value = self._kept.get(name, (float("-inf"), None))
+            began = time.monotonic()
+            if began >= until:
                 value = await read()
-                self._kept[name] = time.monotonic(), value
+                now = time.monotonic()
+                kept = min(seconds, max(KEPT_SECONDS, COST_TIMES * (now - began))) if by_cost else seconds
+                self._kept[name] = now + kept, value
             return value  # type: ignore[no-any-return]
 
     def forget(self) -> None:
@@ -112,7 +117,7 @@ class Reads:
 
     async def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Jobs per state, by queue."""
-        return await self._keep("counts", COUNTS_SECONDS, self._app.acounts)
+        return await self._keep("counts", KEPT_SECONDS, self._app.acounts)
 
     async def totals(self) -> dict[State, int]:
         """Jobs per state over all queues."""
@@ -147,13 +152,13 @@ class Reads:
         return await self.clock()
 
     async def workers(self) -> list[WorkerRecord]:
-        return await self._keep("workers", COUNTS_SECONDS, self._app.aworkers)
+        return await self._keep("workers", KEPT_SECONDS, self._app.aworkers)
 
     async def queues(self) -> list[QueueRecord]:
         async def read() -> list[QueueRecord]:
             return list(await self._app.queues.alist())
 
-        return await self._keep("queues", COUNTS_SECONDS, read)
+        return await self._keep("queues", KEPT_SECONDS, read)
 
     async def groups(self, queue: str | None) -> list[GroupRecord]:
         return await self._app.groups.alist(queue, limit=GROUPS_MAX)
@@ -174,7 +179,7 @@ class Reads:
         async def read() -> list[Pause]:
             return list(await self._app._ado(lambda backend: backend.pauses()))
 
-        return await self._keep("pauses", COUNTS_SECONDS, read)
+        return await self._keep("pauses", KEPT_SECONDS, read)
 
     async def entries(self) -> list[Entry]:
         return await self._app.cron.alist()
@@ -185,7 +190,8 @@ class Reads:
 
     async def count(self, query: str, by: str | None) -> Tally:
         """How many match, up to a cap."""
-        return await self._keep(f"count {by} {query}", TALLY_SECONDS, lambda: self._app.acount(query, by=by))
+        read = partial(self._app.acount, query, by=by)
+        return await self._keep(f"count {by} {query}", TALLY_SECONDS, read, by_cost=True)
 
     async def related(self, job: Job[Any]) -> list[JobRecord]:
         """The newest other jobs of its key, else of its group."""
@@ -193,7 +199,7 @@ class Reads:
             return []
         by = {"group": job.group} if job.key is None else {"key": job.key}
         query = JobQuery(queue=job.queue, limit=RELATED_MAX + 1, **by)
-        page = await self._keep(f"related {query}", STATS_SECONDS, lambda: self.page(query))
+        page = await self._keep(f"related {query}", STATS_SECONDS, partial(self.page, query), by_cost=True)
         return [one for one in page.jobs if one.id != job.id][:RELATED_MAX]
 
     async def cron_entries(self) -> list[CronEntry]:
