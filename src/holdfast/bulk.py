@@ -1,9 +1,9 @@
 """One verb on every job that matches a query: find them, then act on each in a step of its own, oldest first.
 
 Called by `app.bulk` and the commands with --query. A refused job never stops the others; a store that cannot be reached
-does, and the result says how far it came. What makes a repetition safe after a crash: each verb is one step per job, a
-job that was acted on no longer matches (its state changed) or takes the same change once more, and `as_of` leaves out
-jobs that were created or that finished after the first run began, so that no job is retried or revived twice.
+does, and the result says how far it came. What makes a repetition safe after a crash: each verb is one step per job; a
+job that was acted on no longer matches, or its timeline has the change; and `as_of` leaves out jobs that were created
+or that finished after the first run began. So no job is retried, revived or changed twice.
 """
 
 from __future__ import annotations
@@ -212,11 +212,21 @@ class _Run:
             return (await backend.bury(id, bulk.reason, by=bulk.by)).state.value
         edit = self._edit(place, task)
         if edit is not None:
+            if await self._was_made(id, edit):
+                return "changed before"
             return (await backend.edit(id, edit, by=bulk.by)).state.value
         verb: Callable[..., Awaitable[JobRecord]] = getattr(backend, bulk.verb)
         job = await verb(id, by=bulk.by)
         running = job.state is State.RUNNING and job.cancel_requested
         return "running, asked to stop" if running else job.state.value
+
+    async def _was_made(self, id: str, edit: Edit) -> bool:
+        """Whether the run that is repeated made this change: unlike other verbs it leaves a job that still matches."""
+        bulk = self._bulk
+        if bulk.as_of is None or edit.revive:
+            return False
+        told = [("edit", bulk.by, edit.text, True)]
+        return any((one.kind, one.by, one.text, one.at >= bulk.as_of) in told for one in await self._backend.marks(id))
 
     def _edit(self, place: int, task: str) -> Edit | None:
         """What to change of a job; None if the verb changes nothing but its state."""
