@@ -88,43 +88,43 @@ class LeasedJob(Attempt):
 
     def succeed(self, value: Any = None) -> None:
         """The job is done; `value` is its result. InvalidResult if it cannot be stored; then nothing has happened."""
-        self._settle("succeed", self._succeeded(value))
+        self._settle("succeed", succeeded(self._app, self._lease, value))
 
     async def asucceed(self, value: Any = None) -> None:
         """Async version of `succeed`."""
-        await self._asettle(self._succeeded(value))
+        await self._asettle(succeeded(self._app, self._lease, value))
 
     def fail(self, error: BaseException | str) -> None:
         """The attempt failed: spends a retry. It is retried by the task's policy, or dead if that has no more."""
-        self._settle("fail", self._failed(error))
+        self._settle("fail", failed(self._app, self._lease, error))
 
     async def afail(self, error: BaseException | str) -> None:
         """Async version of `fail`."""
-        await self._asettle(self._failed(error))
+        await self._asettle(failed(self._app, self._lease, error))
 
     def retry(self, after: float | timedelta | None = None, reason: str = "") -> None:
         """Like `fail`, but run again after `after` seconds, if a retry is left."""
-        self._settle("retry", self._failed(Retry(after, reason)))
+        self._settle("retry", failed(self._app, self._lease, Retry(after, reason)))
 
     async def aretry(self, after: float | timedelta | None = None, reason: str = "") -> None:
         """Async version of `retry`."""
-        await self._asettle(self._failed(Retry(after, reason)))
+        await self._asettle(failed(self._app, self._lease, Retry(after, reason)))
 
     def snooze(self, seconds: float | timedelta) -> None:
         """Run again in `seconds`. Not a failure."""
-        self._settle("snooze", self._failed(Snooze(seconds)))
+        self._settle("snooze", failed(self._app, self._lease, Snooze(seconds)))
 
     async def asnooze(self, seconds: float | timedelta) -> None:
         """Async version of `snooze`."""
-        await self._asettle(self._failed(Snooze(seconds)))
+        await self._asettle(failed(self._app, self._lease, Snooze(seconds)))
 
     def bury(self, reason: str = "") -> None:
         """No further attempt: the job becomes a dead letter."""
-        self._settle("bury", self._failed(Bury(reason)))
+        self._settle("bury", failed(self._app, self._lease, Bury(reason)))
 
     async def abury(self, reason: str = "") -> None:
         """Async version of `bury`."""
-        await self._asettle(self._failed(Bury(reason)))
+        await self._asettle(failed(self._app, self._lease, Bury(reason)))
 
     def release(self) -> None:
         """Give the job back as if it had never been leased: nothing is counted, it keeps its place."""
@@ -141,22 +141,25 @@ class LeasedJob(Attempt):
     async def _asettle(self, end: Settlement | Release) -> None:
         await self._app._store.acall(partial(self._pull.settle, self, end))
 
-    def _options(self) -> TaskOptions:
-        task = self._app.find_task(self.task)
-        return options_for(TaskOptions() if task is None else task.defaults, self._lease.options)
 
-    def _succeeded(self, value: Any) -> Settlement:
-        task = self._app.find_task(self.task)
-        raw = encode_result(self.task, value, self._app.result_bytes_max) if task is None else task._encode(value)
-        outcome = Outcome(kind=OutcomeKind.RETURNED, value=raw)
-        return settlement_of(self._lease, self._options(), outcome, None)
+def succeeded(app: Holdfast, lease: Lease, value: Any) -> Settlement:
+    """The settlement of a success; InvalidResult if the value cannot be stored."""
+    task = app.find_task(lease.task)
+    raw = encode_result(lease.task, value, app.result_bytes_max) if task is None else task._encode(value)
+    return settlement_of(lease, _options(app, lease), Outcome(kind=OutcomeKind.RETURNED, value=raw), None)
 
-    def _failed(self, error: BaseException | str) -> Settlement:
-        if isinstance(error, BaseException):
-            return settlement_of(self._lease, self._options(), raised(error), error)
-        failure = Failure(reason="failed", text=bounded(error_text(error), TEXT_CHARS_MAX))
-        outcome = Outcome(kind=OutcomeKind.FAILED, failure=failure)
-        return settlement_of(self._lease, self._options(), outcome, None)
+
+def failed(app: Holdfast, lease: Lease, error: BaseException | str) -> Settlement:
+    """The settlement of a failure or a verdict, by the task's policy if this program knows the task."""
+    if isinstance(error, BaseException):
+        return settlement_of(lease, _options(app, lease), raised(error), error)
+    failure = Failure(reason="failed", text=bounded(error_text(error), TEXT_CHARS_MAX))
+    return settlement_of(lease, _options(app, lease), Outcome(kind=OutcomeKind.FAILED, failure=failure), None)
+
+
+def _options(app: Holdfast, lease: Lease) -> TaskOptions:
+    task = app.find_task(lease.task)
+    return options_for(TaskOptions() if task is None else task.defaults, lease.options)
 
 
 class Leases:

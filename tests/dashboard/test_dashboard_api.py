@@ -15,6 +15,7 @@ from holdfast import Holdfast
 from holdfast.dashboard import Access
 from holdfast.dashboard.actions import VERBS
 from holdfast.dashboard.api import ENDPOINTS
+from holdfast.dashboard.leasing import STEPS
 from tests.dashboard.shop import HIDDEN, Browser, dashboard, fill, shop
 
 PHRASE = "correct horse battery"
@@ -175,5 +176,5 @@ def test_made_up_calls_are_answered_as_the_document_says() -> None:
 
         answered()
         seen.add(operation.path)
-    assert len(seen) == len(ENDPOINTS) + len(VERBS)
+    assert len(seen) == len(ENDPOINTS) + len(VERBS) + len(STEPS)
     app.close()

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from starlette.requests import HTTPConnection
 
-Role = Literal["view", "payload", "operate", "destroy"]
+Role = Literal["view", "payload", "operate", "destroy", "work"]
 COOKIE = "holdfast_session"
 SESSION_SECONDS = 12 * 3600
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -33,13 +33,14 @@ class Access(Struct, frozen=True, kw_only=True):
     payload: bool = False
     operate: bool = False  # cancel, retry, pause, limits …: what can be undone
     destroy: bool = False  # discard and delete
+    work: bool = False  # lease jobs over the API: see their arguments as they are, and settle them
 
     def may(self, role: Role) -> bool:
         """Whether this visitor has the role."""
         return role == "view" or bool(getattr(self, role))
 
 
-ADMIN = Access(name="dashboard", payload=True, operate=True, destroy=True)
+ADMIN = Access(name="dashboard", payload=True, operate=True, destroy=True, work=True)
 Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 
 

@@ -26,6 +26,7 @@ from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome
+from .leasing import STEPS
 from .overview import SPANS, served_by
 from .pages import gates_of
 from .visit import NotFound, Values, Visit
@@ -306,7 +307,7 @@ async def read(endpoint: Endpoint, visit: Visit) -> Any:
 
 async def page(_: Visit) -> tuple[str, Values]:
     """The page that lists all of it."""
-    return "api.html", {"endpoints": ENDPOINTS, "verbs": VERBS}
+    return "api.html", {"endpoints": ENDPOINTS, "verbs": VERBS, "steps": STEPS}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -318,16 +319,20 @@ def openapi(root: str) -> dict[str, Any]:
     types = [
         *(endpoint.returns for endpoint in ENDPOINTS),
         *(verb.body for verb in VERBS.values()),
+        *(kind for step in STEPS.values() for kind in (step.body, step.returns)),
         Outcome,
         ErrorReply,
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    returned, bodies = schemas[: len(ENDPOINTS)], schemas[len(ENDPOINTS) : -2]
+    returned, bodies = schemas[: len(ENDPOINTS)], schemas[len(ENDPOINTS) : len(ENDPOINTS) + len(VERBS)]
+    work = schemas[len(ENDPOINTS) + len(VERBS) : -2]
     paths: dict[str, Any] = {
         endpoint.path: {"get": _get(endpoint, schema)} for endpoint, schema in zip(ENDPOINTS, returned, strict=True)
     }
     for (name, verb), schema in zip(VERBS.items(), bodies, strict=True):
-        paths[f"/api/do/{name}"] = {"post": _post(name, verb.about, verb.role, schema, schemas[-2])}
+        paths[f"/api/do/{name}"] = {"post": _post(f"do-{name}", verb.about, verb.role, schema, schemas[-2])}
+    for (name, step), body, answer in zip(STEPS.items(), work[::2], work[1::2], strict=True):
+        paths[f"/api/{name}"] = {"post": _post(name, step.about, "work", body, answer)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -369,7 +374,7 @@ def _post(name: str, about: str, role: str, body: JsonSchema, outcome: JsonSchem
     return {
         "summary": about,
         "description": f"Needs the role `{role}`.",
-        "operationId": f"do-{name}",
+        "operationId": name,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": _responses(outcome),
     }

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -51,6 +51,7 @@ from .access import (
     Authorize,
     Password,
     Refused,
+    Role,
     Sessions,
     bearer,
     check_api_client,
@@ -59,10 +60,13 @@ from .access import (
     is_local,
 )
 from .bodies import BULK_MAX
+from .leasing import STEPS, Leasing
 from .pages import PAGES, nav_counts
 from .render import environment
 from .store import KEPT_SECONDS, Changes, Reads
 from .visit import NotFound, Visit
+
+T = TypeVar("T")
 
 OWN_FIELDS = ("token", "confirm")  # of the page that asks
 BODY_BYTES_MAX = 256 << 10
@@ -170,6 +174,7 @@ class Dashboard:
             *(Route(f"/{name}", self._page, name=name or "overview") for name in self._pages),
             *(Route(endpoint.path, self._api_read) for endpoint in api.ENDPOINTS),
             *(Route(f"/api/do/{verb}", self._api_do, methods=["POST"]) for verb in actions.VERBS),
+            *(Route(f"/api/{step}", self._api_work, methods=["POST"]) for step in STEPS),
             Route("/api/openapi.json", self._openapi),
             Route("/metrics", self._metrics),
             Route("/live", self._live),
@@ -357,11 +362,14 @@ class Dashboard:
         verb = actions.VERBS.get(name)
         if verb is None:
             raise Refused(404, "There is no such action.")
+        self._need(access, verb.role)
+        return verb, Changes(self._app, access.name, self._code)
+
+    def _need(self, access: Access, role: Role) -> None:
         if self._read_only:
             raise Refused(403, "This dashboard is read-only.")
-        if not access.may(verb.role):
-            raise Refused(403, f"This needs the role {verb.role!r}.")
-        return verb, Changes(self._app, access.name, self._code)
+        if not access.may(role):
+            raise Refused(403, f"This needs the role {role!r}.")
 
     async def _do(self, request: Request) -> Response:
         verb, changes = self._changes_for(await self._visitor(request), request.path_params["verb"])
@@ -437,14 +445,25 @@ class Dashboard:
         status, kind, body = await scrape(self._app, self._looker)
         return Response(body, status, HEADERS, media_type=kind)
 
+    async def _api_work(self, request: Request) -> Response:
+        """Lease, renew, settle, leave: see leasing.py."""
+        access = await self._visitor(request)
+        self._need(access, "work")
+        check_api_client(request)
+        step = STEPS[request.url.path.rpartition("/")[2]]
+        return json_response(await step.run(Leasing(self._app, self._code), await self._json(request, step.body)))
+
+    async def _json(self, request: Request, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(await self._body(request), type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(400, f"The body cannot be read: {error}.") from None
+
     async def _api_do(self, request: Request) -> Response:
         access = await self._visitor(request)
         verb, changes = self._changes_for(access, request.url.path.rpartition("/")[2])
         check_api_client(request)
-        try:
-            body = msgspec.json.decode(await self._body(request), type=verb.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(400, f"The body cannot be read: {error}.") from None
+        body = await self._json(request, verb.body)
         try:
             outcome = await actions.carry_out(verb, changes, body)
         finally:

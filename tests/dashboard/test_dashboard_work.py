@@ -1,0 +1,184 @@
+"""Working over the JSON API: lease, renew, settle and leave, on every store; who may; and a worker in JavaScript."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, RetryPolicy, State
+from holdfast.dashboard import Access
+from tests.chaos.scene import until
+from tests.dashboard.shop import Browser, dashboard
+from tests.moving.stage import fresh_url
+
+KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "node" / "worker.mjs"
+
+
+@pytest.fixture(params=KINDS)
+def mail(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    url = "memory://" if request.param == "memory" else fresh_url(request.param, tmp_path)
+    with Holdfast(url) as made:
+        made.queue("mail")
+
+        @made.task(name="mail.send", queue="mail", retry=RetryPolicy.fixed(60, limit=1))
+        def send(to: str) -> str:
+            raise AssertionError("no Python runs it")
+
+        yield made
+
+
+async def post(visitor: Browser, path: str, **body: Any) -> Any:
+    answer = await visitor.http.post(f"/api/{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        ends: dict[str, dict[str, Any]] = {
+            "done": {"outcome": "succeed", "value": {"sent": 1}},
+            "failed": {"outcome": "fail", "error": "no such mailbox"},
+            "again": {"outcome": "retry", "delay": 500, "error": "busy"},
+            "later": {"outcome": "snooze", "delay": 500},
+            "buried": {"outcome": "bury", "error": "not our customer"},
+            "back": {"outcome": "release"},
+        }
+        jobs = {name: await send.options(group=f"g-{name}", headers={"n": name}).aenqueue(name) for name in ends}
+        left = await send.aenqueue("left")
+        leased = await post(visitor, "lease", queues=["mail"], most=20, lease=20, name="node")
+        assert leased["renew_every"] == pytest.approx(20 / 3)
+        by_name = {job["args"]["to"]: job for job in leased["jobs"]}
+        assert set(by_name) == {*ends, "left"}
+        assert by_name["done"]["headers"] == {"n": "done"}
+        assert (by_name["done"]["attempt"], by_name["done"]["group"]) == (1, "g-done")
+        worker = leased["worker"]
+        [shown] = await mail.aworkers()
+        assert (shown.id, shown.host, shown.running) == (worker, "node", 7)
+        held = [{"id": job["id"], "token": job["token"]} for job in leased["jobs"]]
+        assert await post(visitor, "renew", worker=worker, leases=held) == {"lost": [], "cancelled": []}
+        named = {name: {"id": job["id"], "token": job["token"]} for name, job in by_name.items()}
+        said = await post(
+            visitor, "settle", worker=worker, outcomes=[{**named[name], **end} for name, end in ends.items()]
+        )
+        assert [one["answer"] for one in said["answers"]] == ["ok"] * 6
+        again = await post(visitor, "settle", worker=worker, outcomes=[{**named["done"], **ends["done"]}])
+        assert again["answers"] == [{"id": jobs["done"].id, "answer": "lost"}]
+        assert await post(visitor, "leave", worker=worker) == {"released": 1}
+        states = {name: (await job.arefresh()).state for name, job in jobs.items()}
+        assert states == {
+            "done": State.SUCCEEDED,
+            "failed": State.SCHEDULED,
+            "again": State.SCHEDULED,
+            "later": State.SCHEDULED,
+            "buried": State.DEAD,
+            "back": State.READY,
+        }
+        assert await jobs["done"].aresult() == {"sent": 1}
+        assert (jobs["failed"].failures, jobs["failed"].errors[0].text) == (1, "no such mailbox")
+        assert (await left.arefresh()).attempts == 0
+        counted = (await mail.astats("queue", since=3600)).lines
+        assert sum(line.counts.get("succeeded", 0) for line in counted) == 1
+        assert await post(visitor, "lease", queues=["nothing"], wait=0.1) == {
+            "worker": None,
+            "renew_every": 10.0,
+            "jobs": [],
+        }
+
+    asyncio.run(walk())
+
+
+def test_what_a_client_is_told_to_stop(mail: Holdfast) -> None:
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        cancelled, lost = await send.aenqueue("cancelled"), await send.aenqueue("lost")
+        leased = await post(visitor, "lease", queues=["mail"], most=2)
+        worker, held = leased["worker"], [{"id": job["id"], "token": job["token"]} for job in leased["jobs"]]
+        await mail.acancel(cancelled.id)
+        assert await post(visitor, "renew", worker=worker, leases=held) == {"lost": [], "cancelled": [cancelled.id]}
+        [one] = [lease for lease in held if lease["id"] == cancelled.id]
+        said = await post(visitor, "settle", worker=worker, outcomes=[{**one, "outcome": "succeed"}])
+        assert said["answers"] == [{"id": cancelled.id, "answer": "cancelled"}]
+        assert (await cancelled.arefresh()).state is State.CANCELLED
+        await mail._store.acall(lambda backend: backend.recover(dead=[worker]))
+        [other] = [lease for lease in held if lease["id"] == lost.id]
+        assert await post(visitor, "renew", worker=worker, leases=[other]) == {"lost": [lost.id], "cancelled": []}
+        said = await post(visitor, "settle", worker=worker, outcomes=[{**other, "outcome": "succeed"}])
+        assert said["answers"] == [{"id": lost.id, "answer": "lost"}]
+
+    asyncio.run(walk())
+
+
+def test_who_may_work(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        everything_else = Access(name="ann", payload=True, operate=True, destroy=True)
+        for visitor in (
+            Browser(dashboard(app, access=lambda connection: everything_else)),
+            Browser(dashboard(app, read_only=True)),
+        ):
+            for path in ("lease", "renew", "settle", "leave"):
+                answer = await visitor.http.post(f"/api/{path}", json={"queues": ["billing"], "worker": "w"})
+                assert answer.status_code == 403, path
+        worker = Browser(dashboard(app, access=lambda connection: Access(name="node", work=True)))
+        assert (await worker.http.post("/api/do/cancel", json={"id": [jobs["ready"]]})).status_code == 403
+        wrong: list[Any] = [{}, {"queues": []}, {"queues": ["billing"], "most": 0}, {"queues": ["b"], "wait": 60}, []]
+        for body in wrong:
+            assert (await worker.http.post("/api/lease", json=body)).status_code == 400, body
+        refused = await worker.http.post("/api/lease", content="{}", headers={"content-type": "text/plain"})
+        assert refused.status_code == 415
+        assert (await worker.get("/api/lease")).status_code == 405
+        [job] = (await post(worker, "lease", queues=["billing"]))["jobs"]
+        assert job["id"] == jobs["ready"]
+
+    asyncio.run(walk())
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_worker_in_javascript(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Holdfast(url) as app:
+        send = app.task_by_name("mail.send", queue="mail")
+        good = [send.enqueue(to=f"user-{number}@example.com") for number in range(25)]
+        bad = send.options(retry=0).enqueue(to="nobody")
+        command = [sys.executable, "-m", "holdfast.cli", "dashboard", "--url", url, "--port", str(port), "--no-open"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as served:
+            try:
+                until(lambda: _answers(port), what="the dashboard answers")
+                ended = subprocess.run(
+                    ["node", str(EXAMPLE), "mail"],
+                    env={"PATH": "/usr/bin:/bin", "HOLDFAST_API": f"http://127.0.0.1:{port}", "HOLDFAST_DRAIN": "1"},
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                )
+            finally:
+                served.terminate()
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert {job.result() for job in good} == {f"sent to user-{number}@example.com" for number in range(25)}
+        assert (bad.refresh().state, bad.failures) == (State.DEAD, 1)
+        assert "nobody is no address" in bad.errors[0].text
+        assert app.audit().violations == []
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
