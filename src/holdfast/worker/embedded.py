@@ -112,7 +112,7 @@ class EmbeddedWorker:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Summary] = loop.create_future()
         to_keeper = Signals()
-        reports = Reports(to_keeper.report_soon)
+        reports = Reports(to_keeper.report_within)
         runner = self.runner_class(
             find_task=self._app.find_task,
             hub=self._app._hub,

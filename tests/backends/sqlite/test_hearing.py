@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -161,3 +162,25 @@ def test_waits_and_stores_leave_no_handle_open(tmp_path: Path) -> None:
     before = watches()
     asyncio.run(scene())
     assert watches() == before
+
+
+def test_checks_after_a_claim_of_its_own_are_few_and_after_a_write_many() -> None:
+    async def scene() -> None:
+        wait = wakeups.Wait(asyncio.Event())
+        assert wait.listen(Mock(taken=False))
+        wait.go_on()
+        wait.begin_again()  # the claim itself was the change
+        pauses = list[float]()
+        for _ in range(10):
+            pauses.append(wait._seconds)
+            wait._time_is_up()
+            await wait.pause(0.0)
+        assert pauses[:4] == [0.002, 0.004, 0.008, 0.016]
+        assert pauses[-1] == wakeups.HEARING_SECONDS_MAX
+        wait._written()
+        assert (wait._seconds, wait._growth) == (wakeups.POLL_SECONDS_MIN, wakeups.HEARING_GROWTH)
+        wait.begin_again()
+        assert wait._seconds == wakeups.POLL_SECONDS_MIN
+        wait.close()
+
+    asyncio.run(scene())

@@ -35,9 +35,10 @@ else:
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
-HEARING_SECONDS_MAX = 0.1  # with inotify; after one change it did not report, these wake-ups poll for good
+HEARING_SECONDS_MAX = 0.25  # with inotify; after one change it did not report, these wake-ups poll for good
 HEARING_GROWTH = 1.3  # a write is reported before the commit is on disk: visible soon, or a little later
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
+CLAIM_GROWTH = 2.0  # … nor often: only a write of that very moment may have been reported and is not visible yet
 
 # All Wakeups of this process, by file: the app's backend and the worker's are two, and nudge each other at once.
 _watches: dict[str, weakref.WeakSet[Wakeups]] = {}
@@ -111,8 +112,10 @@ class Wakeups:
         wait = Wait(event)
         self._waits.add(wait)
         try:
+            if self._ear is not None:
+                self._listens(wait)  # before the look, which so sees all that will not be reported
             version, at_hand, next_due = self._look(queues)
-            if not at_hand and self._listens(wait):
+            if not at_hand and not wait.listening and self._listens(wait):
                 version, at_hand, next_due = self._look(queues)  # changes from before it was listening
             if at_hand:
                 return True
@@ -164,6 +167,7 @@ class Wait:
         self._ear: Inotify | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seconds = POLL_SECONDS_MIN
+        self._growth = POLL_GROWTH  # of the pause from one check to the next
         self._nudged = self._closed = False
 
     def listen(self, ear: Inotify) -> bool:
@@ -174,7 +178,7 @@ class Wait:
         except NotImplementedError:  # this kind of loop cannot watch a descriptor
             ear.leave()
             return False
-        self._ear = ear
+        self._ear, self._growth = ear, HEARING_GROWTH
         return True
 
     @property
@@ -184,10 +188,8 @@ class Wait:
     async def pause(self, seconds_max: float) -> None:
         """Pause until a commit is reported, or for an interval that grows each time."""
         self._timer = self.loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
-        if self._ear is None:
-            self._seconds = min(self._seconds * POLL_GROWTH, POLL_SECONDS_MAX)
-        else:
-            self._seconds = min(self._seconds * HEARING_GROWTH, HEARING_SECONDS_MAX)
+        most = POLL_SECONDS_MAX if self._ear is None else HEARING_SECONDS_MAX
+        self._seconds = min(self._seconds * self._growth, most)
         await self._event.wait()
         self._event.clear()
         self._nudged = self._nudged or self._timer is not None  # a nudge
@@ -203,14 +205,18 @@ class Wait:
         """Check after a short delay: others may have committed something before or after the claim."""
         if self._closed:
             return
+        self._nudged, self._seconds = True, POLL_SECONDS_MIN
         if self._ear is not None:
             self._ear.go_on()
-        self._nudged, self._seconds = True, POLL_SECONDS_MIN
+            self._seconds, self._growth = CLAIM_SECONDS, CLAIM_GROWTH
         self._stop_timer()
         self._timer = self.loop.call_later(CLAIM_SECONDS, self._time_is_up)
 
     def begin_again(self) -> None:
-        self._seconds, self._nudged = POLL_SECONDS_MIN, False
+        """A change was seen: the next one may be near, unless it was this worker's own claim."""
+        self._nudged = False
+        if self._growth != CLAIM_GROWTH:
+            self._seconds = POLL_SECONDS_MIN
 
     def was_told(self) -> bool:
         """Whether a change was reported; reads pending events first, as a visible change has its event already."""
@@ -228,7 +234,7 @@ class Wait:
 
     def _written(self) -> None:
         """The write is visible only once it is on disk, which takes a moment."""
-        self._nudged, self._seconds = True, POLL_SECONDS_MIN
+        self._nudged, self._seconds, self._growth = True, POLL_SECONDS_MIN, HEARING_GROWTH
         if self._timer is not None and self._timer.when() > self.loop.time() + POLL_SECONDS_MIN:
             self._stop_timer()
             self._timer = self.loop.call_later(POLL_SECONDS_MIN, self._time_is_up)
@@ -246,7 +252,7 @@ class Wait:
     def listen_no_more(self) -> None:
         if self._ear is not None:
             self._ear.leave()
-            self._ear = None
+            self._ear, self._growth = None, POLL_GROWTH
 
 
 # ----------------------------------------------------------------------------------------------------------------------

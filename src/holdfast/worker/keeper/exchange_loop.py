@@ -590,12 +590,12 @@ class ExchangeLoop:
         await self._signals.wake.wait()
 
     async def _listen(self) -> None:
-        began, was_there = self._store.clock.steady(), False
-        try:
-            was_there = await self._store.backend.wait_for_work(self._rotation.queues, self._options.poll_every)
-        except Exception:  # wake-ups are only hints: fall back to polling
-            await asyncio.sleep(self._options.poll_every)
-        if not was_there and self._store.clock.steady() - began >= EARLY_SECONDS:
+        early = await self._hinted()
+        while early is None and self.free():
+            self._early = 0
+            self._signals.claim_again()  # in case a hint was lost; it goes on listening, so one claim is enough
+            early = await self._hinted()
+        if not early:
             self._early = 0
         else:  # the work may be jobs that cannot be claimed: do not spin on it
             self._early += 1
@@ -604,6 +604,16 @@ class ExchangeLoop:
                 await asyncio.sleep(min(most, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
         self._listening = None
         self._signals.claim_again()
+
+    async def _hinted(self) -> bool | None:
+        """Wait for a hint that there is work: True if it was there already; None if none came for the poll interval."""
+        began, seconds, was_there = self._store.clock.steady(), self._options.poll_every, False
+        try:
+            was_there = await self._store.backend.wait_for_work(self._rotation.queues, seconds)
+        except Exception:  # wake-ups are only hints: fall back to polling
+            await asyncio.sleep(seconds)
+        passed = self._store.clock.steady() - began
+        return True if was_there or passed < EARLY_SECONDS else False if passed < seconds else None
 
     def serve(self, queues: tuple[str, ...]) -> None:
         """Claim from these queues from now on."""

@@ -19,7 +19,7 @@ from ...records import LOGS_KEPT_MAX, Answer, Lease, Report
 from .runners import Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient
 
-FLUSH_EVERY_SECONDS = 0.25
+FLUSH_WITHIN_SECONDS = 0.25  # reports are collected for this long, then written together
 REPORTS_MAX = 1000  # jobs in one call
 
 
@@ -46,13 +46,15 @@ class Pending:
 class Reports:
     """Reports that the store does not have yet; the latest progress wins.
 
-    `on_urgent` is called, in the handler's thread, if a report cannot wait for the next flush.
+    `on_due` is called, in the thread that reports, with the seconds after which all pending reports are to be taken:
+    once for the first of them, and at once for one that cannot wait. So nothing runs while nobody reports.
     """
 
-    def __init__(self, on_urgent: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, on_due: Callable[[float], object] = lambda seconds: None) -> None:
         self._guard = threading.Lock()
         self.pending: dict[str, Pending] = {}  # by token
-        self._on_urgent = on_urgent
+        self._on_due = on_due
+        self._announced = False  # on_due was called, and all pending reports have not been taken since
 
     # ------------------------------------------------------------------ called by handlers, any thread
 
@@ -61,6 +63,7 @@ class Reports:
         with self._guard:
             pending = self._of(lease)
             pending.moved, pending.fraction, pending.text = True, fraction, text
+        self._announce()
 
     def line(self, lease: Lease, line: str) -> None:
         line = storable(line)
@@ -69,12 +72,18 @@ class Reports:
             lines.append(line)
             if len(lines) > LOGS_KEPT_MAX:
                 del lines[0]  # the store would drop it, too
+        self._announce()
 
     def slow_down(self, lease: Lease, seconds: float) -> None:
         with self._guard:
             pending = self._of(lease)
             pending.slow_until = max(pending.slow_until, time.monotonic() + seconds)
-        self._on_urgent()
+        self._on_due(0.0)
+
+    def _announce(self) -> None:
+        if not self._announced:  # read after the report was added: whoever takes it later resets this
+            self._announced = True
+            self._on_due(FLUSH_WITHIN_SECONDS)
 
     def settles_itself(self, lease: Lease) -> None:
         with self._guard:
@@ -95,7 +104,7 @@ class Reports:
         """Take out the pending reports of these leases, or of all."""
         with self._guard:
             if tokens is None:
-                taken, self.pending = list(self.pending.values()), {}
+                taken, self.pending, self._announced = list(self.pending.values()), {}, False
                 return taken
             return [one for token in tokens if (one := self.pending.pop(token, None)) is not None]
 
@@ -107,6 +116,7 @@ class Reports:
                 del new.lines[:-LOGS_KEPT_MAX]
                 if not new.moved:
                     new.moved, new.fraction, new.text = old.moved, old.fraction, old.text
+        self._announce()
 
 
 class ReportWriter:
@@ -121,14 +131,9 @@ class ReportWriter:
     async def flush_forever(self) -> None:
         due = self._signals.reports_due
         while True:
-            try:
-                async with asyncio.timeout(FLUSH_EVERY_SECONDS):
-                    await due.wait()
-            except TimeoutError:
-                pass
+            await self.flush(None)
+            await due.wait()
             due.clear()
-            if self._reports.pending:
-                await self.flush(None)
 
     async def flush_before(self, settlements: Iterable[Settlement]) -> None:
         """Write what these attempts have reported before they are settled: settling invalidates their tokens."""

@@ -320,7 +320,7 @@ class JobLog:
 class Signals:
     """What runners and the keeper's parts tell the keeper's loops, without knowing them.
 
-    Created by the worker, given to its runners and its keeper. `post`, `report_soon` and `call` are thread-safe;
+    Created by the worker, given to its runners and its keeper. `post`, `report_within` and `call` are thread-safe;
     everything else is for the keeper's loop.
     """
 
@@ -330,7 +330,7 @@ class Signals:
         self.claim_due = True  # the last claim filled all slots, or jobs may have become claimable since
         self.alive_at = 0.0  # steady time of the exchange loop's last iteration or retry, for the watchdog
         self.status_changed = asyncio.Event()  # the lease renewal should publish the worker status soon
-        self.reports_due = asyncio.Event()  # a report cannot wait for the next flush
+        self.reports_due = asyncio.Event()  # pending reports are to be written now
         self.closing = False  # no more claims
         self.paused = False  # no claims until an operator resumes this worker
         self.abandon = asyncio.Event()  # end even if the store does not respond and outcomes are unsettled
@@ -352,9 +352,9 @@ class Signals:
         else:
             self.call(self.wake.set)
 
-    def report_soon(self) -> None:
-        """Write pending reports now."""
-        self.call(self.reports_due.set)
+    def report_within(self, seconds: float) -> None:
+        """Have pending reports written after this time."""
+        self.call(lambda: asyncio.get_running_loop().call_later(seconds, self.reports_due.set))
 
     def call(self, what: Callable[[], object]) -> None:
         """Have the keeper's loop call this, if it runs."""

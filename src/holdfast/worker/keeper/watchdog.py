@@ -16,7 +16,7 @@ from .exchange_loop import ExchangeLoop
 from .runners import Runners, Signals
 from .store_client import StoreClient
 
-LOOK_EVERY_SECONDS = 0.25
+LOOK_EVERY_SECONDS = 1.0
 IDLE_POLLS_MAX = 5  # poll intervals, plus one lease, that the claim loop may wait without claiming
 WAKE_MAX = 2
 

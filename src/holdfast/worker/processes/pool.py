@@ -486,6 +486,11 @@ class Pool(Runners):
             self._give_back_waiting(self._waiting, delay=again_in)
         self._apply_retry_limits(list(self._failed_by_kill.values()))
 
+    def unused(self) -> bool:
+        """Whether no job is here, waits for a runner or for its retry policy, and all runners respond."""
+        waits = self._waiting or self._failed_by_kill
+        return not waits and not any(runner.jobs or runner.blocked for runner in self.spawner.runners.values())
+
     def check_waiting(self, now: float) -> None:
         """Bound every wait for a runner: release jobs that have waited too long, apply overdue retry policies here."""
         if self._waiting:

@@ -85,7 +85,7 @@ class ProcessWorker:
         """Work until stopped by a signal or, with drain, until all work is done."""
         loop = asyncio.get_running_loop()
         signals = Signals()
-        reports = Reports(signals.report_soon)
+        reports = Reports(signals.report_within)
         pool = self._pool = Pool(self._plan, self._clock, reports, signals, on_hello=self._learn)
         port, metrics_port = HealthPort(self.status), MetricsPort(self._numbers)
         with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):

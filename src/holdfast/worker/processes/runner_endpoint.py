@@ -8,12 +8,12 @@ it exits at once, whatever its handlers are doing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import os
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +25,7 @@ from ...events import CALLBACKS_WITHIN_SECONDS, EVENTS
 from ...lifecycle import Settlement
 from ...records import Lease, Release
 from ..keeper.declare import declared_by
-from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
+from ..keeper.reports import Reports
 from ..runner.attempt import Runner
 from . import protocol
 from .guard import DUMP_SIGNAL
@@ -88,8 +88,8 @@ class RunnerEndpoint(asyncio.Protocol):
         self._reader = protocol.from_keeper()
         self._transport: asyncio.Transport | None = None
         self._flags: dict[str, int] = {}  # by token
-        loop = asyncio.get_running_loop()
-        self._reports = Reports(partial(loop.call_soon_threadsafe, self._report, None))
+        self._loop = asyncio.get_running_loop()
+        self._reports = Reports(self._report_within)
         self._quit = asyncio.Event()
         self._runner = Runner(
             find_task=app.find_task,
@@ -123,9 +123,7 @@ class RunnerEndpoint(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         arm_forked_children(sock.fileno(), loop)
         await loop.create_connection(lambda: self, sock=sock)
-        flushing = loop.create_task(self._flush_forever())
         await self._quit.wait()
-        flushing.cancel()
         deadline = loop.time() + CALLBACKS_WITHIN_SECONDS
         await self._app._hub.settle(CALLBACKS_WITHIN_SECONDS)
         await self._app._hooks.stop(self._resources, max(0.0, deadline - loop.time()))
@@ -216,10 +214,10 @@ class RunnerEndpoint(asyncio.Protocol):
             return False
         return True
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_EVERY_SECONDS)
-            self._report(None)
+    def _report_within(self, seconds: float) -> None:
+        """Send pending reports after this time. Called in any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever could read them
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._report, None)
 
     def _report(self, tokens: list[str] | None) -> None:
         taken = self._reports.take(tokens)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS_BUSY = 0.1
 LOOK_SECONDS_IDLE = 0.5
+LOOK_SECONDS_UNUSED = 1.5  # in addition, while no runner has a job and all respond; a job ends it
 SILENT_SECONDS = 0.3  # without a reply: take back jobs that have not begun
 BLOCKED_SECONDS = 1.0  # without a reply: log it and emit an event
 BEGIN_SECONDS = 10.0  # a runner that replies but has not begun a job by then loses its unbegun jobs and is replaced
@@ -57,11 +58,13 @@ class TimeoutMonitor:
         self._one_at_a_time = asyncio.Lock()
         self._broken: set[int] = set()  # runners killed because they cannot reply
         self._idle_since: dict[int, float] = {}
+        self._given = asyncio.Event()  # a runner was given jobs
 
     # ------------------------------------------------------------------ called by the pool
 
     def expect(self, runner: RunnerProcess, leases: Sequence[Lease]) -> None:
         """Record the timeouts of jobs just sent to a runner."""
+        self._given.set()
         timeouts, jobs = self._pool.timeouts, runner.jobs
         for lease in leases:
             if lease.options is not None and not lease.options.startswith(ONLY_SIGNED):
@@ -147,6 +150,8 @@ class TimeoutMonitor:
         runners = self._pool.spawner.runners
         while True:
             busy = any(runner.jobs for runner in runners.values())
+            if not busy and self._pool.unused():
+                await self._until_given()
             await asyncio.sleep(LOOK_SECONDS_BUSY if busy else LOOK_SECONDS_IDLE)
             now = self._clock.steady()
             self._pool.check_waiting(now)
@@ -156,6 +161,14 @@ class TimeoutMonitor:
                     to_kill = [job for job in runner.jobs.values() if self._must_be_killed(runner, job, now)]
                     if to_kill:
                         self._kill_runner(runner)
+
+    async def _until_given(self) -> None:
+        self._given.clear()
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_UNUSED):
+                await self._given.wait()
+        except TimeoutError:
+            pass
 
     def _check(self, runner: RunnerProcess, now: float) -> None:
         silent = runner.ping(now)

@@ -1,0 +1,115 @@
+"""What a worker does while it has no job: little. Nothing runs for reports nobody makes, and one poll is one claim."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from unittest.mock import Mock
+
+import pytest
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
+
+from holdfast.backends.sqlite.memory import MemoryBackend
+from holdfast.clock import SystemClock
+from holdfast.lifecycle import Settlement
+from holdfast.records import ClaimRequest, Exchanged, Lease, Release
+from holdfast.worker.keeper.reports import FLUSH_WITHIN_SECONDS, Reports
+from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.processes import spawner, timeouts
+from holdfast.worker.processes.pool import Pool
+
+POLLS = 20
+LEASE, OTHER = (
+    Lease(id=name, token=f"token of {name}", fence=1, task="t", queue="q", args=b"", attempt=1) for name in "ab"
+)
+
+
+def test_reports_are_announced_once_until_all_were_taken() -> None:
+    due: list[float] = []
+    reports = Reports(due.append)
+    reports.line(LEASE, "one")
+    reports.progress(OTHER, 0.5, None)
+    assert due == [FLUSH_WITHIN_SECONDS]
+    taken = reports.take([LEASE.token])
+    reports.line(LEASE, "two")
+    assert due == [FLUSH_WITHIN_SECONDS], "the rest is still to be taken"
+    assert len(reports.take(None)) == 2
+    reports.put_back(taken)
+    assert due == [FLUSH_WITHIN_SECONDS] * 2, "what could not be written is due again"
+
+
+def test_a_report_that_cannot_wait_is_due_at_once() -> None:
+    due: list[float] = []
+    reports = Reports(due.append)
+    reports.line(LEASE, "one")
+    reports.slow_down(LEASE, 5.0)
+    assert due == [FLUSH_WITHIN_SECONDS, 0.0]
+
+
+class Counted(MemoryBackend):
+    """Counts what an idle worker asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exchanges = self.waits = 0
+        self.enough = threading.Event()
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        self.exchanges += 1
+        return await super().exchange(settlements, releases, request, now)
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        self.waits += 1
+        if self.waits > POLLS:
+            self.enough.set()
+        await super().wait_for_work(queues, timeout)
+
+
+async def test_a_poll_without_a_hint_is_one_claim() -> None:
+    store = Counted()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    worker = app.worker(poll_every=0.01)
+    running = asyncio.create_task(worker.run(signals=False))
+    assert await asyncio.to_thread(store.enough.wait, WAIT_SECONDS)
+    exchanges = store.exchanges
+    worker.request_stop()
+    await running
+    assert POLLS <= exchanges <= POLLS * 1.5, "a claim per poll, where there used to be two"
+
+
+async def test_looks_at_unused_runners_are_rare_and_a_job_ends_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LOOK_SECONDS_UNUSED", 600.0)
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports(), Signals())
+    runner = Mock(jobs={}, blocked=False)
+    pool.spawner.runners[1] = runner
+    assert pool.unused()
+    waiting = asyncio.create_task(pool.monitor._until_given())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    pool.monitor.expect(runner, [])
+    async with asyncio.timeout(WAIT_SECONDS):
+        await waiting
+
+
+@pytest.mark.parametrize("why", ["a job runs", "a runner does not respond", "a suspect waits", "a killed job waits"])
+async def test_runners_are_not_unused_while(why: str) -> None:
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports(), Signals())
+    pool.spawner.runners[1] = Mock(
+        jobs={"token": Mock()} if why == "a job runs" else {}, blocked=why == "a runner does not respond"
+    )
+    if why == "a suspect waits":
+        pool._waiting.append(LEASE)
+    if why == "a killed job waits":
+        pool._failed_by_kill[LEASE.token] = Mock()
+    assert not pool.unused()
