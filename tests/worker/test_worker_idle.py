@@ -65,11 +65,11 @@ class Counted(MemoryBackend):
         self.exchanges += 1
         return await super().exchange(settlements, releases, request, now)
 
-    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         self.waits += 1
         if self.waits > POLLS:
             self.enough.set()
-        await super().wait_for_work(queues, timeout)
+        return await super().wait_for_work(queues, timeout)
 
 
 async def test_a_poll_without_a_hint_is_one_claim() -> None:

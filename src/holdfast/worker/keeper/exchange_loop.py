@@ -258,9 +258,8 @@ class ExchangeLoop:
             self._take_back(settlements, releases)
             self._doubtful.update(settlement.token for settlement in settlements)
             return False
-        self._settled(
-            settlements, releases, answer.answers, ended_at
-        )  # outcomes may be accepted even if the worker is unknown
+        # Outcomes may be accepted even if the worker is unknown.
+        self._settled(settlements, releases, answer.answers, ended_at)
         if self._unconfirmed:
             await self._confirm(ended_at)
         if answer.recovered:
@@ -407,7 +406,7 @@ class ExchangeLoop:
             if answer is Answer.BUSY:
                 continue
             if answer is Answer.CANCELLED:  # a cancel came first: the store now accepts only CANCELLED
-                self._ledger.settlements.append(_as_cancelled(settlement))
+                self._ledger.settlements.append(_ended_as(Ending.CANCELLED, settlement))
                 continue
             if settlement.token in self._signals.settling and settlement.token in leases and answer is Answer.LOST:
                 self._unconfirmed.append(settlement)
@@ -448,7 +447,7 @@ class ExchangeLoop:
         except HoldfastError:
             found = {}
         done = [one for one in unconfirmed if (job := found.get(one.id)) is not None and job.state is State.SUCCEEDED]
-        self._settled([_as_succeeded(one) for one in done], [], [Answer.OK] * len(done), ended_at)
+        self._settled([_ended_as(Ending.SUCCEEDED, one) for one in done], [], [Answer.OK] * len(done), ended_at)
         self._settled([one for one in unconfirmed if one not in done], [], [Answer.LOST] * len(unconfirmed), ended_at)
         self._unheard = unheard
 
@@ -636,12 +635,8 @@ class ExchangeLoop:
             task.cancel()
 
 
-def _as_cancelled(settlement: Settlement) -> Settlement:
-    return Settlement(id=settlement.id, token=settlement.token, ending=Ending.CANCELLED, retain=settlement.retain)
-
-
-def _as_succeeded(settlement: Settlement) -> Settlement:
-    return Settlement(id=settlement.id, token=settlement.token, ending=Ending.SUCCEEDED, ran=settlement.ran)
+def _ended_as(ending: Ending, end: Settlement) -> Settlement:
+    return Settlement(id=end.id, token=end.token, ending=ending, retain=end.retain, ran=end.ran)
 
 
 def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:

@@ -88,7 +88,7 @@ class Reports:
     def settles_itself(self, lease: Lease) -> None:
         with self._guard:
             self._of(lease).settles = True
-        self._on_urgent()
+        self._on_due(0.0)
 
     def _of(self, lease: Lease) -> Pending:
         pending = self.pending.get(lease.token)
