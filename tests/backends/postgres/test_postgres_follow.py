@@ -130,14 +130,17 @@ class Going:
 
 
 def leased_alike(ways: list[Going]) -> None:
+    """Each way leads to where the last one does."""
+
     async def go() -> None:
         for way in ways:
             await way.open()
         for number in range(STEPS):
-            short, long = [await way.step() for way in ways]
-            assert short == long, f"step {number}"
-            one, other = [picture(way.backend.schema) for way in ways]
-            assert one == other, f"step {number}"
+            answers = [await way.step() for way in ways]
+            pictures = [picture(way.backend.schema) for way in ways]
+            for way, answer, seen in zip(ways, answers, pictures, strict=True):
+                assert answer == answers[-1], f"step {number}, {way.backend.schema}"
+                assert seen == pictures[-1], f"step {number}, {way.backend.schema}"
         for way in ways:
             await way.backend.close()
 
@@ -146,9 +149,9 @@ def leased_alike(ways: list[Going]) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("too_soon", [False, True], ids=["", "looked too soon"])
-def test_the_short_way_chooses_the_same_jobs(server: Server, rules: str, seed: int, too_soon: bool) -> None:
-    schemas = [made(server.conninfo, kind) for kind in ("too_soon" if too_soon else "plain", "never")]
+def test_the_short_way_chooses_the_same_jobs(server: Server, rules: str, seed: int) -> None:
+    """Also where a call looked too soon for what makes a task's rule matter."""
+    schemas = [made(server.conninfo, kind) for kind in ("plain", "too_soon", "never")]
     for schema in schemas:
         empty(schema)
     leased_alike([Going(WarmBackend(server.conninfo, schema=schema), seed, RULES[rules]) for schema in schemas])
