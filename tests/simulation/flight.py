@@ -7,6 +7,7 @@ through it becomes a message of the `Air`. The time of a call is when it is carr
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,6 +90,11 @@ class Air:
         return sorted((one for one in self.messages if want(one)), key=lambda one: (one.place, one.verb))
 
 
+@functools.cache
+def _signature(verb: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(verb)
+
+
 class Wire:
     """One connection to a store: all it is asked becomes messages."""
 
@@ -102,11 +108,13 @@ class Wire:
         real = getattr(self.store, verb)
         if not inspect.iscoroutinefunction(real):
             return real
-        signature = inspect.signature(real)
+        signature = _signature(real.__func__)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
+            bound = signature.bind(self.store, *args, **kwargs)
             bound.apply_defaults()
-            return await self.air.send(self.store, self.place, verb, dict(bound.arguments))
+            named = dict(bound.arguments)
+            del named["self"]
+            return await self.air.send(self.store, self.place, verb, named)
 
         return call

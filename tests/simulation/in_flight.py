@@ -25,6 +25,7 @@ STEPS = 120
 JOBS = 7
 WORKERS = 2
 ROUNDS_MAX = 400
+SETTLING_MAX = 12  # rounds of the loop: a keeper takes fewer from one message to the next
 KINDS: tuple[dict[str, object], ...] = ({}, {"max_stalls": 0}, {"group": "g"}, {"group": "g", "max_stalls": 0})
 
 
@@ -83,8 +84,11 @@ class InFlight:
 
     async def settle_down(self) -> None:
         """Everybody goes on until they wait for a message; what failed in an activity fails the walk."""
-        for _ in range(12):
+        ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # of everybody who can go on
+        for _ in range(SETTLING_MAX):
             await asyncio.sleep(0)
+            if not ready:
+                break
         for keeper in list(self.keepers):
             for task in keeper.tasks.values():
                 if task.done() and not task.cancelled() and task.exception() is not None:
