@@ -1,16 +1,19 @@
 """Movers that kill themselves with SIGKILL before or after their n-th call to a store: started by tests/chaos.
 
 Each line of the input asks for one: [NUMBER, SOURCE_URL, TARGET_URL, N, "before" or "after", inside] (N = 0: lives to
-its end). It gets a process of its own, forked so that nothing has to be imported again. The line of output repeats the
-number, which tells a late answer from the one that is waited for, and says how that ended and what it said, which is
-the number of its calls. `inside` counts the calls to the nodes of a cluster, of which one call to a store makes many.
+its end). It gets a process of its own, forked so that nothing has to be imported again: stores import their parts and
+drivers when they are first used, which would be in each mover, so all are imported before. The line of output repeats
+the number, which tells a late answer from the one that is waited for, and says how that ended and what it said, which
+is the number of its calls. `inside` counts calls to the nodes of a cluster, of which one call to a store makes many.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import tempfile
@@ -19,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import mover
-from holdfast.backends import open_backend, parse_url
+from holdfast.backends import open_backend, parse_url, postgres, redis, sqlite
 from holdfast.backends.redis.cluster import Node
 from holdfast.mover import Mover, Side
 
@@ -100,7 +103,14 @@ def forked(*words: Any) -> tuple[int, str]:
         return os.waitstatus_to_exitcode(ended), said.read().decode()
 
 
+def import_stores() -> None:
+    for store in (sqlite, postgres, redis):
+        for part in pkgutil.iter_modules(store.__path__, f"{store.__name__}."):
+            importlib.import_module(part.name)
+
+
 if __name__ == "__main__":
+    import_stores()
     mover.PIECE_ROWS_FIRST = mover.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
     for line in sys.stdin:
         number, *words = json.loads(line)
