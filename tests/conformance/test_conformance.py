@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -12,36 +11,30 @@ from _pytest.mark import ParameterSet
 from holdfast.backends.contract import Backend, Reader
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.memory import MemoryBackend
-from holdfast.testing.conformance import CASES, THEMES, run_case
+from holdfast.testing.conformance import CASES, THEMES, MakeBackend, run_case
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
 from .lines import LATER_LINES, RIVAL_CASES
 
 
-def _reference(tmp_path: Path) -> Callable[[str], Backend]:
+def _reference() -> Callable[[str], Backend]:
     stores: dict[str, Backend] = {}
     return lambda store: stores.setdefault(store, ReferenceBackend())
 
 
-def _memory(tmp_path: Path) -> Callable[[str], Backend]:
+def _memory() -> Callable[[str], Backend]:
     stores: dict[str, Backend] = {}
     return lambda store: stores.setdefault(store, MemoryBackend())
 
 
-def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
-    return lambda store: sqlite.store_at(tmp_path / f"{store}.db")
-
-
-def _postgres(tmp_path: Path) -> Callable[[str], Backend]:
-    return postgres.fresh_stores()
-
-
-def _redis(tmp_path: Path) -> Callable[[str], Backend]:
-    return valkey.fresh_stores()
-
-
-STORES = {"reference": _reference, "memory": _memory, "sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
+STORES: dict[str, Callable[[], MakeBackend]] = {
+    "reference": _reference,
+    "memory": _memory,
+    "sqlite": sqlite.fresh_stores,
+    "postgres": postgres.fresh_stores,
+    "redis": valkey.fresh_stores,
+}
 
 
 def _runs() -> Iterator[ParameterSet]:
@@ -56,8 +49,8 @@ def _runs() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.parametrize(("store", "case"), list(_runs()))
-def test_case(store: str, case: str, tmp_path: Path) -> None:
-    run_case(case, STORES[store](tmp_path))
+def test_case(store: str, case: str) -> None:
+    run_case(case, STORES[store]())
 
 
 def test_the_store_in_memory_has_its_verbs_from_sqlite() -> None:
@@ -88,8 +81,8 @@ SIZED = [
 @pytest.mark.timeout(900)  # minutes on a busy machine
 @pytest.mark.parametrize("case", FULL_SIZE)
 @pytest.mark.parametrize("store", SIZED)
-def test_case_ten_times_as_large(case: str, store: str, tmp_path: Path) -> None:
-    run_case(case, STORES[store](tmp_path), scale=10.0)
+def test_case_ten_times_as_large(case: str, store: str) -> None:
+    run_case(case, STORES[store](), scale=10.0)
 
 
 def test_every_theme_brings_cases() -> None:

@@ -5,8 +5,11 @@ For tests of what a store does. Who tests how one is made, opened or migrated le
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.backends.sqlite.backend import SqliteBackend
@@ -28,3 +31,20 @@ def store_at(path: Path) -> SqliteBackend:
     if not path.exists():
         path.write_bytes(_image())
     return SqliteBackend(str(path), synchronous="NORMAL")
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-sq-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def fresh_stores() -> Callable[[str], SqliteBackend]:
+    """How to make backends on empty stores: the same name, the same store. Ends the use of all earlier ones.
+
+    In one folder per process: a folder per case costs more than the store in it.
+    """
+    for left in _folder().iterdir():
+        left.unlink()
+    return lambda store: store_at(_folder() / f"{store}.db")

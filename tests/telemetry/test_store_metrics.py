@@ -30,8 +30,8 @@ from holdfast.testing.conformance import World, run_case
 from ..backends.sharded.shelves import memory_stores
 from ..conformance.test_conformance import STORES
 
-Stores = Callable[[Path], Callable[[str], Backend]]
-ALL: dict[str, Stores] = {**STORES, "router": lambda _: memory_stores(3)}
+Stores = Callable[[], Callable[[str], Backend]]
+ALL: dict[str, Stores] = {**STORES, "router": lambda: memory_stores(3)}
 del ALL["reference"]
 
 
@@ -90,8 +90,8 @@ def _worker(name: str, *, slots: int) -> WorkerRecord:
 
 
 @pytest.mark.parametrize("store", ALL)
-def test_every_store_reports_the_same_numbers(store: str, tmp_path: Path) -> None:
-    run_case(a_store_of_every_kind_of_number, ALL[store](tmp_path))
+def test_every_store_reports_the_same_numbers(store: str) -> None:
+    run_case(a_store_of_every_kind_of_number, ALL[store]())
 
 
 async def a_worker_that_lives_by_the_stores_own_clock(world: World) -> None:
@@ -104,8 +104,8 @@ async def a_worker_that_lives_by_the_stores_own_clock(world: World) -> None:
 
 
 @pytest.mark.parametrize("store", ALL)
-def test_a_live_worker_is_seen_as_alive(store: str, tmp_path: Path) -> None:
-    run_case(a_worker_that_lives_by_the_stores_own_clock, ALL[store](tmp_path))
+def test_a_live_worker_is_seen_as_alive(store: str) -> None:
+    run_case(a_worker_that_lives_by_the_stores_own_clock, ALL[store]())
 
 
 class Counted(MemoryBackend):
