@@ -67,6 +67,8 @@ class OnReference(Walk):
 
 
 class ReferenceBesideMemory(Walk):
+    """Which has its verbs from SQLite's store, statement for statement; the whole run has that beside the reference."""
+
     makers = (reference, memory)
 
 
@@ -95,7 +97,7 @@ class ReferenceBesideRedis(Walk):
 
 
 TestOnReference = OnReference.TestCase
-TestReferenceBesideMemory = ReferenceBesideMemory.TestCase
+TestReferenceBesideMemory = pytest.mark.repeat(ReferenceBesideMemory.TestCase)
 TestOnSqlite = OnSqlite.TestCase
 TestReferenceBesideSqlite = ReferenceBesideSqlite.TestCase
 TestOnPostgres = OnPostgres.TestCase
