@@ -404,6 +404,31 @@ async def test_slots_are_filled_first_and_evenly_and_the_rest_waits() -> None:
         assert len(pool.signals.ended) == 10  # more came than may wait: given back
 
 
+async def test_what_was_taken_back_never_returns_to_a_runner_that_may_still_have_it() -> None:
+    """There are two of it in that runner then, under one token: the first begins although it was taken back, and its
+    end is taken for that of the second."""
+    late = SystemClock().steady() + AHEAD_PATIENCE_SECONDS + 60.0
+    with pool_of(1, prefetch=2) as (pool, [runner]):
+        pool.start(many(7), now=5)
+        begin(runner, 2)  # handlers that compute leave the other threads no time: slots are free that hold a job
+        pool.check_queued(runner, late)
+        assert runner.room == 3 and len(runner.jobs) == 2
+        assert {end.id for end in pool.signals.ended} == {f"j{n}" for n in range(2, 7)}
+    with pool_of(2, prefetch=2) as (pool, [first, second]):
+        pool.start(many(14), now=10)
+        begin(first, 2)
+        begin(second, 5)
+        for job in [*second.jobs.values()][:5]:
+            second.drop(job.lease.token)
+        pool.check_queued(first, late)
+        assert not {*first.jobs} & {*first.taken}
+        moved = {*second.jobs} & {*first.taken}
+        assert len(moved) == 3 and len(pool.signals.ended) == 2
+        second.blocked = True
+        pool.reroute(second.take_back())
+        assert not {*first.jobs} & {*first.taken}, "nor by a way round"
+
+
 async def test_what_waits_goes_back_at_a_stop_a_fence_and_a_lost_lease() -> None:
     with pool_of(1, prefetch=8) as (pool, [runner]):
         pool.start(many(13), now=5)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -306,9 +306,9 @@ class Pool(Runners):
 
     # ------------------------------------------------------------------ dispatch
 
-    def _spread(self, leases: Sequence[Lease], now: int) -> None:
+    def _spread(self, leases: Sequence[Lease], now: int, avoid: Container[RunnerProcess] = ()) -> None:
         """Fill up to `now` free slots, evenly; what is left waits in the runners whose slots are all taken."""
-        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        runners = [one for one in self.spawner.shared if one.stage is Stage.READY and one not in avoid]
         starts = [place for place, lease in enumerate(leases) if not lease.chained]  # of chains; most have one lease
         shares = even_shares([runner.room for runner in runners], min(now, len(starts)))
         left = len(starts) - sum(shares)
@@ -364,10 +364,15 @@ class Pool(Runners):
         return lease.id in self._lost
 
     def reroute(self, leases: Sequence[Lease]) -> None:
-        """Re-dispatch reclaimed jobs to a runner with room; release the rest, and jobs that were chained to others."""
-        now = sum(runner.room for runner in self.spawner.shared)
+        """Re-dispatch reclaimed jobs to a runner with room; release the rest, and jobs that were chained to others.
+
+        Never to a runner that has not noticed yet that it lost one of them. With two copies under one token the first
+        would begin by the flag of the second, and its end would be taken for the second's.
+        """
         single = [lease for lease in leases if not lease.chained]
-        self._spread(single[:now], now)
+        avoid = [one for one in self.spawner.shared if any(lease.token in one.taken for lease in single)]
+        now = sum(runner.room for runner in self.spawner.shared if runner not in avoid)
+        self._spread(single[:now], now, avoid)
         back = [*single[now:], *(lease for lease in leases if lease.chained)]
         self._end([Release(id=lease.id, token=lease.token) for lease in back])
 
