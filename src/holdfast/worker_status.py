@@ -8,7 +8,8 @@ not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from msgspec import Struct
 PORTRAIT_BYTES_MAX = 16 << 10
 JOBS_SHOWN_MAX = 20  # per runner
 TASKS_SHOWN_MAX = 20
+QUEUES_SHOWN_MAX = 20  # of those with a group_prefetch
 TASK_CHARS_MAX = 120
 TASK_LIST_BYTES_MAX = 6 << 10  # of the names of the tasks that a worker has; a longer list is not published
 MEMORY_STEP_BYTES = 1 << 20  # memory is rounded to this, so an idle runner's status does not change
@@ -46,6 +48,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()  # tasks it was given jobs of but does not know
     paused: bool = False  # an operator paused it: it claims nothing
     tasks: tuple[str, ...] | None = None  # the tasks it has, and their aliases; None: not published
+    group_prefetch: dict[str, int] = {}  # by queue, where it leases several jobs of a group together
 
     def knows(self, task: str) -> bool | None:
         """Whether it has the task; None if it does not say."""
@@ -61,6 +64,7 @@ def draw(
     *,
     paused: bool = False,
     tasks: Iterable[str] | None = None,
+    group_prefetch: Mapping[str, int] = {},
 ) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
@@ -68,6 +72,7 @@ def draw(
         unknown=tuple(name[:TASK_CHARS_MAX] for name in unknown[:TASKS_SHOWN_MAX]),
         paused=paused,
         tasks=_listed(tasks),
+        group_prefetch=dict(islice(sorted(group_prefetch.items()), QUEUES_SHOWN_MAX)),
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)

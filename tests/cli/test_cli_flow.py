@@ -33,6 +33,17 @@ def slowed(shell: Shell) -> dict[str, Any] | None:
     return found if sum(queue["slowed_until"] is not None for queue in found.values()) == 2 else None
 
 
+def test_queues_show_how_many_jobs_of_a_group_live_workers_lease_together(shell: Shell) -> None:
+    shell("queues", "limit", "mail", "2")
+    shell("queues", "limit", "bills", "2")
+    assert {queue["group_prefetch"] for queue in shell.json("queues")["queues"]} == {1}
+    shell.worker("w1", draw([], group_prefetch={"mail": 16}))
+    shell.worker("w2", draw([], group_prefetch={"mail": 8}))
+    found = {queue["name"]: queue["group_prefetch"] for queue in shell.json("queues")["queues"]}
+    assert found == {"mail": 16, "bills": 1}
+    assert "strict 1, prefetch 16" in shell("queues").stdout
+
+
 def test_a_queue_is_limited_lifted_and_reset(shell: Shell) -> None:
     with Holdfast(shell.url) as app:
         app.queue("mail", limit=5, rate="100/m")

@@ -42,9 +42,11 @@ def queues(ctx: click.Context, session: Session) -> int:
         return Exit.DONE
     with session.store() as app:
         found = list(app.queues.list())
+        prefetch = _prefetch_by_queue(app.workers())
         now = app.now().timestamp()
     if session.as_json:
-        session.print.document({"queues": [queue_document(queue) for queue in found]})
+        documents = [{**queue_document(queue), "group_prefetch": prefetch.get(queue.name, 1)} for queue in found]
+        session.print.document({"queues": documents})
         return Exit.DONE
     session.print.table(
         ("queue", "limit", "rate", "groups", *(state.value for state in State), "oldest", "note"),
@@ -53,7 +55,7 @@ def queues(ctx: click.Context, session: Session) -> int:
                 queue.name,
                 told_limit(queue.limit, queue.override),
                 told_rate(queue.rate, queue.override),
-                _groups(queue),
+                _groups(queue, prefetch.get(queue.name, 1)),
                 *numbers(queue.counts, State),
                 ago(queue.oldest_due_at, now),
                 _note(queue, now),
@@ -65,9 +67,17 @@ def queues(ctx: click.Context, session: Session) -> int:
     return Exit.DONE
 
 
-def _groups(queue: QueueRecord) -> str:
+def _groups(queue: QueueRecord, prefetch: int) -> str:
     rate = "" if queue.group_rate is None else f" {queue.group_rate}"
-    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}"
+    together = f", prefetch {prefetch}" if prefetch > 1 else ""
+    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}{together}"
+
+
+def _prefetch_by_queue(workers: Iterable[WorkerRecord]) -> dict[str, int]:
+    """How many jobs of a group live workers lease together: the largest number, as each follows its own code."""
+    views = [read(worker.portrait) for worker in workers if not worker.expired]
+    pairs = sorted(pair for view in views if view is not None for pair in view.group_prefetch.items())
+    return dict(pairs)
 
 
 def _note(queue: QueueRecord, now: float) -> str:

@@ -40,8 +40,10 @@ def reads(server: Server, schema: str) -> tuple[int, int, int]:
 LIMITED = [QueueRule(name="default", limit=1000)], [TaskRule(name="t", limit=500), TaskRule(name="u", apart=True)]
 
 
-@pytest.mark.parametrize("store", ["plain", "limited"])
+@pytest.mark.parametrize("store", ["plain", "limited", "chained"])
 def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, schema: str, store: str) -> None:
+    chains: dict[str, Any] = {"chain_by_queue": {"default": 16}, "chained_max": 400} if store == "chained" else {}
+
     async def run() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         backend = make(call_timeout=60.0)
         await backend.open()
@@ -56,10 +58,13 @@ def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, sch
         done: list[Settlement] = []
         for call in range(1, ROUNDS + 1):
             jobs = [NewJob(id=f"{call}-{n}", task="t", group=f"g{n % 5}" if n % 2 else None) for n in range(BATCH)]
+            if store == "chained":  # the group of all the old jobs gets one that is ready, with 100,000 behind it
+                jobs.append(NewJob(id=f"{call}-head", task="t", group="blocked"))
             await backend.enqueue(jobs)
-            request = ClaimRequest(worker="w", call=call, queues=("default",), most=BATCH)
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=BATCH, **chains)
             answer = await backend.exchange(done, [], request)
             assert answer.leases
+            assert any(one.chained and one.group == "blocked" for one in answer.leases) == (store == "chained")
             done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in answer.leases]
         await backend.promote()
         await backend.recover()

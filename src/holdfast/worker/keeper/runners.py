@@ -497,7 +497,8 @@ class Runners(ABC):
 
     def status(self) -> bytes | None:
         """The encoded worker status for the worker's row."""
-        return draw((), unknown=self.unknown, paused=self.signals.paused, tasks=self.task_names())
+        paused, tasks = self.signals.paused, self.task_names()
+        return draw((), unknown=self.unknown, paused=paused, tasks=tasks, group_prefetch=self.group_prefetch)
 
     @abstractmethod
     def task_names(self) -> Iterable[str]:

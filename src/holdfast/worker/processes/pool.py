@@ -267,8 +267,14 @@ class Pool(Runners):
         ]
 
     def status(self) -> bytes:
-        paused, tasks = self.signals.paused, self.task_names()
-        return draw(self.runner_views(), self.unbegun(), self.unknown, paused=paused, tasks=tasks)
+        return draw(
+            self.runner_views(),
+            self.unbegun(),
+            self.unknown,
+            paused=self.signals.paused,
+            tasks=self.task_names(),
+            group_prefetch=self.group_prefetch,
+        )
 
     async def stacks(self) -> list[tuple[str, str]]:
         """Of all runners at once; one that is stuck in C code shows its Python stacks, too."""
