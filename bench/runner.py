@@ -46,7 +46,7 @@ def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario
         for other in cases:
             if other.baseline and other.name != case.name and other.family == case.family:
                 ratio = ratios(rounds[case.name], rounds[other.name], scenario.figure)
-                compared |= {other.name: ratio} if ratio else {}
+                compared |= {other.label or other.name: ratio} if ratio else {}
         found[case.name] = {
             "kind": case.kind,
             "rounds": rounds[case.name],

@@ -24,6 +24,7 @@ class Case(NamedTuple):
     family: str = ""  # ratios are taken inside one family
     baseline: bool = False  # the others are shown as a ratio to this one
     rounds_max: int = 99
+    label: str = ""  # of the ratios to it; its name unless given
 
 
 class Setting:

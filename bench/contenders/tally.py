@@ -1,7 +1,11 @@
-"""What every Python contender tells the bench: calls of the no-op handler, delays, starts and ends; and its verbs.
+"""What every Python contender tells the bench: calls of the handler, delays, starts and ends; and its verbs.
 
 Imported by the scripts beside it, inside the environments of the peers: the standard library only. The no-op handler
 pays about 0.3 µs for its tally, an mmap'd file named after the process; tally.js writes the same bytes.
+
+BENCH_HANDLER says what else the handler does: `cpu-5` computes for 5 ms in Python, `block-20` blocks for 20 ms,
+`wait-50` awaits 50 ms, `fail-5` raises in 5 of 100 calls. BENCH_PAYLOAD: bytes of a second argument. BENCH_PROCESSES
+and BENCH_THREADS: how many a peer's worker has, for those that heed it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 import json
 import mmap
 import os
+import random
 import sys
 import threading
 import time
@@ -22,6 +27,16 @@ URL = os.environ.get("BENCH_URL", "")
 SLOTS = int(os.environ.get("BENCH_SLOTS", "100"))
 BULK = 1000
 SLEEPY_SECONDS = 30.0
+TIMED_SECONDS = int(os.environ.get("BENCH_TIMED_MS", "0")) / 1000  # how long a timed job takes after it began
+PROCESSES = int(os.environ.get("BENCH_PROCESSES", "1"))
+THREADS = int(os.environ.get("BENCH_THREADS", "8"))
+MORE = (
+    ("x" * int(os.environ["BENCH_PAYLOAD"]),) if os.environ.get("BENCH_PAYLOAD") else ()
+)  # arguments behind the number
+HANDLER = os.environ.get("BENCH_HANDLER", "")
+_KIND, _, _AMOUNT = HANDLER.partition("-")
+_SECONDS = int(_AMOUNT or 0) / 1000
+FAILS = _KIND == "fail"  # jobs are tried again at once until they succeed
 
 
 class Tally:
@@ -51,6 +66,43 @@ class Tally:
 
 
 called = Tally().add
+
+
+class Unlucky(Exception):
+    """Raised by a handler that is meant to fail."""
+
+
+def _handled() -> None:
+    if _KIND == "cpu":
+        _compute()
+    elif _KIND in ("block", "wait"):
+        time.sleep(_SECONDS)
+    _tally()
+
+
+handled = _handled if HANDLER else called  # what a sync handler does; calls that fail are not tallied
+
+
+async def ahandled() -> None:
+    """What an async handler does: it awaits where a sync one blocks."""
+    if _KIND == "cpu":
+        _compute()
+    elif _KIND in ("block", "wait"):
+        await asyncio.sleep(_SECONDS)
+    _tally()
+
+
+def _compute() -> None:
+    until = time.thread_time() + _SECONDS
+    while time.thread_time() < until:
+        for _ in range(500):
+            pass
+
+
+def _tally() -> None:
+    if FAILS and random.random() < int(_AMOUNT) / 100:
+        raise Unlucky
+    called()
 
 
 def _append(name: str, line: str) -> None:

@@ -11,18 +11,25 @@ import tally
 import uvloop
 from arq import create_pool
 from arq.connections import RedisSettings
-from arq.worker import Worker, func
+from arq.worker import Retry, Worker, func
 
 SETTINGS = RedisSettings.from_dsn(tally.URL)
 AT_ONCE = 50
 
 
-async def nothing(context: object, number: int) -> None:
-    tally.called()
+async def nothing(context: object, number: int, data: str = "") -> None:
+    if not tally.HANDLER:
+        return tally.called()
+    try:
+        await tally.ahandled()
+    except tally.Unlucky:
+        raise Retry(defer=0) from None
 
 
 async def timed(context: object, sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        await asyncio.sleep(tally.TIMED_SECONDS)
 
 
 async def sleepy(context: object) -> None:
@@ -40,7 +47,7 @@ async def bulk(jobs: int, at_once: int) -> None:
 
     async def enqueue() -> None:
         for chunk in tally.chunks(jobs, at_once):
-            await asyncio.gather(*(pool.enqueue_job("nothing", number) for number in chunk))
+            await asyncio.gather(*(pool.enqueue_job("nothing", number, *tally.MORE) for number in chunk))
 
     await tally.atimed(jobs, enqueue())
 
@@ -58,7 +65,7 @@ def work() -> None:
     logging.disable(logging.INFO)
     asyncio.set_event_loop(uvloop.new_event_loop())
     functions = [func(one, keep_result=0) for one in (nothing, timed, sleepy)]
-    Worker(functions, redis_settings=SETTINGS, max_jobs=tally.SLOTS, poll_delay=0.01).run()
+    Worker(functions, redis_settings=SETTINGS, max_jobs=tally.SLOTS, poll_delay=0.01, max_tries=1000).run()
 
 
 if __name__ == "__main__":

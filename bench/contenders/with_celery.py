@@ -1,4 +1,7 @@
-"""Celery on Redis: eight threads, 32 jobs fetched ahead for each, results ignored, no gossip. Bulk = a group."""
+"""Celery on Redis: eight threads, 32 jobs fetched ahead for each, results ignored, no gossip. Bulk = a group.
+
+BENCH_PROCESSES above 1: so many processes with one job each instead, and one fetched ahead.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,22 @@ from celery import Celery, group
 app = Celery("with_celery", broker=tally.URL)
 app.conf.update(
     task_ignore_result=True,
-    worker_prefetch_multiplier=32,
+    worker_prefetch_multiplier=32 if tally.PROCESSES == 1 else 1,
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,
 )
 
 
-@app.task
-def nothing(number: int) -> None:
-    tally.called()
+@app.task(autoretry_for=(tally.Unlucky,), max_retries=None, default_retry_delay=0)
+def nothing(number: int, data: str = "") -> None:
+    tally.handled()
 
 
 @app.task
 def timed(sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        time.sleep(tally.TIMED_SECONDS)
 
 
 @app.task
@@ -42,14 +47,15 @@ def one(jobs: int) -> None:
 def bulk(jobs: int, shape: str = "none") -> None:
     def enqueue() -> None:
         for chunk in tally.chunks(jobs):
-            group(nothing.s(number) for number in chunk).apply_async()
+            group(nothing.s(number, *tally.MORE) for number in chunk).apply_async()
 
     tally.timed(jobs, enqueue)
 
 
 def work() -> None:
     quiet = ["-l", "ERROR", "--without-gossip", "--without-mingle"]
-    app.worker_main(["worker", "-P", "threads", "-c", "8", "-n", f"w{os.getpid()}@bench", *quiet])
+    kind = ["-P", "threads", "-c", str(tally.THREADS)] if tally.PROCESSES == 1 else ["-c", str(tally.PROCESSES)]
+    app.worker_main(["worker", *kind, "-n", f"w{os.getpid()}@bench", *quiet])
 
 
 if __name__ == "__main__":

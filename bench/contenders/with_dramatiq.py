@@ -1,4 +1,5 @@
-"""Dramatiq on Redis: one process, eight threads. It has no bulk enqueue."""
+"""Dramatiq on Redis: one process, eight threads, unless BENCH_PROCESSES and BENCH_THREADS say otherwise. It has no bulk
+enqueue."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ broker = RedisBroker(url=tally.URL)
 dramatiq.set_broker(broker)
 
 
-@dramatiq.actor
-def nothing(number: int) -> None:
-    tally.called()
+@dramatiq.actor(max_retries=1000, min_backoff=1, max_backoff=1)
+def nothing(number: int, data: str = "") -> None:
+    tally.handled()
 
 
 @dramatiq.actor
 def timed(sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        time.sleep(tally.TIMED_SECONDS)
 
 
 @dramatiq.actor
@@ -31,13 +34,13 @@ def sleepy() -> None:
 
 
 def one(jobs: int, shape: str = "none") -> None:
-    tally.timed(jobs, lambda: [nothing.send(number) for number in range(jobs)])
+    tally.timed(jobs, lambda: [nothing.send(number, *tally.MORE) for number in range(jobs)])
 
 
 def work() -> None:
     from dramatiq.cli import main, make_argument_parser
 
-    words = ["with_dramatiq", "--processes", "1", "--threads", "8", "--skip-logging"]
+    words = ["with_dramatiq", "--processes", str(tally.PROCESSES), "--threads", str(tally.THREADS), "--skip-logging"]
     sys.exit(main(make_argument_parser().parse_args(words)))
 
 

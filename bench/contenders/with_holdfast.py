@@ -3,6 +3,7 @@
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
 say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: so many of a group are leased
 together. HOLDFAST_ISOLATED: there is an isolated task, too. BENCH_TRACE: its exchanges are noted (traced.py).
+HOLDFAST_DEFAULTS: the worker is given neither slots nor runners. HOLDFAST_QUEUES: jobs are spread over so many queues.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 import os
 import sys
 import time
+from typing import Any
 
 import tally
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, RetryPolicy
 
 app = Holdfast(tally.URL)
 app.queue(
@@ -24,14 +26,36 @@ app.queue(
 )
 
 
-@app.task(name="nothing")
-async def nothing(number: int) -> None:
-    tally.called()
+AGAIN: dict[str, Any] = {"retry": RetryPolicy(limit=None, delays=[0.001])} if tally.FAILS else {}
+QUEUES = int(os.environ.get("HOLDFAST_QUEUES", "0"))
+for queue in range(QUEUES):
+    app.queue(f"q{queue}")
+
+
+if tally.HANDLER.startswith(("cpu", "block")):
+
+    @app.task(name="nothing")
+    def nothing(number: int, data: str = "") -> None:
+        tally.handled()
+
+elif tally.HANDLER:
+
+    @app.task(name="nothing", **AGAIN)
+    async def nothing(number: int, data: str = "") -> None:
+        await tally.ahandled()
+
+else:
+
+    @app.task(name="nothing")
+    async def nothing(number: int, data: str = "") -> None:
+        tally.called()
 
 
 @app.task(name="timed")
 async def timed(sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        await asyncio.sleep(tally.TIMED_SECONDS)
 
 
 @app.task(name="stepped")
@@ -63,8 +87,10 @@ def bulk(jobs: int, shape: str = "none") -> None:
     task = app.task_by_name("alone") if shape == "alone" else nothing
     with app:
         app.open()
-        if shape in ("none", "alone"):
-            calls = (task.bind(number) for number in range(jobs))
+        if QUEUES:
+            calls = (task.options(queue=f"q{number % QUEUES}").bind(number) for number in range(jobs))
+        elif shape in ("none", "alone"):
+            calls = (task.bind(number, *tally.MORE) for number in range(jobs))
         else:
             calls = (task.options(group=tally.group_of(shape, n, jobs)).bind(n) for n in range(jobs))
         tally.timed(jobs, lambda: app.enqueue_many(calls))
@@ -102,6 +128,10 @@ def work() -> None:
             app.work(slots=tally.SLOTS)
         return
     words = ["--runners", os.environ.get("HOLDFAST_RUNNERS", "1"), "--slots", str(tally.SLOTS)]
+    if os.environ.get("HOLDFAST_DEFAULTS"):
+        words = []
+    if QUEUES:
+        words += ["--queues", ",".join(f"q{queue}" for queue in range(QUEUES))]
     if lease := os.environ.get("HOLDFAST_LEASE"):
         words += ["--lease", lease]
     here = os.path.dirname(os.path.abspath(__file__))

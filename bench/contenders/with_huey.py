@@ -18,14 +18,16 @@ else:
     huey = package.SqliteHuey("bench", filename=tally.URL, results=False)
 
 
-@huey.task()
-def nothing(number: int) -> None:
-    tally.called()
+@huey.task(retries=1000)
+def nothing(number: int, data: str = "") -> None:
+    tally.handled()
 
 
 @huey.task()
 def timed(sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        time.sleep(tally.TIMED_SECONDS)
 
 
 @huey.task(retries=3)
@@ -36,12 +38,13 @@ def sleepy() -> None:
 
 
 def one(jobs: int, shape: str = "none") -> None:
-    tally.timed(jobs, lambda: [nothing(number) for number in range(jobs)])
+    tally.timed(jobs, lambda: [nothing(number, *tally.MORE) for number in range(jobs)])
 
 
 def work() -> None:
     logging.getLogger("huey").setLevel(logging.ERROR)
-    settings = {"workers": int(os.environ["HUEY_THREADS"]), "worker_type": "thread", "periodic": False}
+    threads = int(os.environ.get("BENCH_THREADS", os.environ["HUEY_THREADS"]))
+    settings = {"workers": threads, "worker_type": "thread", "periodic": False}
     if delay := os.environ.get("HUEY_DELAY"):
         settings |= {"initial_delay": float(delay), "max_delay": float(delay), "backoff": 1.0001}
     huey.create_consumer(**settings).run()

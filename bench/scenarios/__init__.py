@@ -14,15 +14,18 @@ from . import (
     latency,
     layers,
     lists,
+    load,
     memory,
     noop,
     parts,
+    real,
     workers,
 )
 
 ALL: dict[str, Scenario] = {
     module.SCENARIO.name: module.SCENARIO
     for module in (
+        real,
         noop,
         enqueue,
         latency,
@@ -36,6 +39,7 @@ ALL: dict[str, Scenario] = {
         backlog,
         growth,
         lists,
+        load,
         churn,
     )
 }

@@ -16,7 +16,8 @@ GAP_MS = 10
 WAIT_SECONDS_MAX = 30.0
 
 
-def _delays(one: Turn, jobs: int) -> list[float]:
+def delays(one: Turn, jobs: int) -> list[float]:
+    """Of so many timed jobs, as soon as all of them have begun."""
     path, deadline = one.folder / "delays", time.monotonic() + WAIT_SECONDS_MAX
     while True:
         found = path.read_text().splitlines() if path.exists() else []
@@ -33,9 +34,9 @@ def measured(setting: Setting, contender: Contender) -> dict[str, float]:
     with setting.place.area() as area, turn(contender, area) as one:
         one.start()
         one.call("pace", 5, GAP_MS)  # until these began, the worker is still starting
-        _delays(one, 5)
+        delays(one, 5)
         one.call("pace", jobs, GAP_MS)
-        found = _delays(one, jobs)
+        found = delays(one, jobs)
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
     return {f"{name}_ms": percentile(found, share) * 1000 for name, share in shares.items()} | {
         "max_ms": max(found) * 1000
