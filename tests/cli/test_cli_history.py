@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.cli.shells import Shell
 
 from holdfast import Holdfast
@@ -57,7 +58,6 @@ def test_stats_by_task_and_queue(shell: Shell) -> None:
     told = shell("stats", "--by", "queue").stdout
     assert "mail" in told and "50.0" in told
     assert "jobs" in shell.json("stats")
-    assert shell.error("stats", "--watch", code=2)["code"] == "usage"
     assert shell.error("stats", "--by", "colour", code=2)["code"] == "usage"
 
 
@@ -66,19 +66,38 @@ def test_stats_of_a_store_where_nothing_ended(shell: Shell) -> None:
     assert "nothing ended" in shell("stats", "--by", "task").stderr
 
 
-def test_watch_prints_json_lines_and_ends_with_130_when_interrupted(shell: Shell, tmp_path: Path) -> None:
-    ran(shell)
-    words = ["watch", "queue:mail", "-e", "dead", "--since", "1h", "--json", "--url", shell.url]
+def first_line_of(*words: str) -> dict[str, Any]:
+    """The first JSON line of a command that goes on until it is interrupted, which ends it in order."""
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
-        event = json.loads(process.stdout.readline())
+        line: dict[str, Any] = json.loads(process.stdout.readline())
         os.kill(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert (event["event"], event["task"], event["error"]["type"]) == ("dead", "fail", "ValueError")
     assert process.returncode == 130
     assert "Traceback" not in error
+    return line
+
+
+def test_watch_prints_json_lines_and_ends_with_130_when_interrupted(shell: Shell) -> None:
+    ran(shell)
+    event = first_line_of("watch", "queue:mail", "-e", "dead", "--since", "1h", "--json", "--url", shell.url)
+    assert (event["event"], event["task"], event["error"]["type"]) == ("dead", "fail", "ValueError")
+
+
+def test_stats_are_watched_by_task_unless_told_otherwise(shell: Shell) -> None:
+    ran(shell)
+    assert first_line_of("stats", "--watch", "--json", "--url", shell.url)["by"] == "task"
+
+
+def test_stats_fit_a_terminal_of_80_columns(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(shell)
+    monkeypatch.setenv("COLUMNS", "80")
+    head, rule, *rows = shell("stats", "--by", "task").stdout.splitlines()
+    assert max(map(len, [head, rule, *rows])) <= 80
+    assert "RUN P95" in head and "FAIL %" in head and "RUN P99" not in head
+    assert not any("…" in row for row in rows)

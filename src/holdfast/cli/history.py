@@ -15,7 +15,7 @@ from ..events import EVENTS, EventsDropped
 from .documents import history_document
 from .exits import Exit
 from .jobs import QUERY_HELP, show_timeline
-from .parse import Duration, iso
+from .parse import Duration, iso, span
 from .session import Session, find_id, session_options
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..inspection import StatLine, Stats
 
-_BESIDE = ("at", "position", "worker", "job_id", "task", "queue", "group", "attempt", "error")
+_BESIDE = ("at", "position", "worker", "job_id", "task", "queue", "group", "attempt", "error", "fence")
+ID_SHOWN = 8  # on a terminal, the last characters of an id: every command takes them
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -75,9 +76,14 @@ def _show_event(session: Session, event: Event) -> None:
         session.print.record({"event": event.name, **fields, "at": iso(event.at)})
         return
     when = time.strftime("%H:%M:%S", time.localtime(event.at)) if event.at else "        "
-    about = [fields.get("task") or "", fields.get("queue") or "", fields.get("job_id", "")]
+    id = fields.get("job_id", "")
+    about = [fields.get("task") or "", fields.get("queue") or "", id if session.print.is_piped else id[-ID_SHOWN:]]
     error = fields.get("error") or {}
-    rest = [f"{name}={value}" for name, value in fields.items() if name not in _BESIDE and value not in (None, "", 0)]
+    rest = [
+        f"{name}={f'{value:.3g}' if isinstance(value, float) else value}"
+        for name, value in fields.items()
+        if name not in _BESIDE and value not in (None, "", 0, [], {})
+    ]
     failed = f"{error.get('type', '')}: {error.get('text', '')}" if error else ""
     words = [f"{event.name:<10}", *about, failed, *rest]
     session.print.line(f"{when}  {'  '.join(word for word in words if word)}")
@@ -89,11 +95,16 @@ def _show_event(session: Session, event: Event) -> None:
 
 def show_stats(session: Session, app: Holdfast, by: str, since: float, every: float | None) -> int:
     """Print statistics once or, with `every`, again and again until interrupted."""
+    console = session.print.console
     while True:
         found = app.stats(by=by, since=since)  # type: ignore[arg-type]
         if session.as_json:
             session.print.record(stats_document(found)) if every else session.print.document(stats_document(found))
         else:
+            if every and console.is_terminal:
+                console.clear()
+                at = time.strftime("%H:%M:%S", found.until.astimezone().timetuple())
+                session.print.line(f"{at}  by {by}, the last {span(since)}, every {span(every)}; Ctrl-C ends it\n")
             _print_stats(session, found)
         if every is None:
             return Exit.DONE
@@ -119,12 +130,16 @@ def _line_document(line: StatLine) -> dict[str, Any]:
     return {**fields, "series": series}
 
 
+STATS_DROPPED = (12, 5, 8, 3, 2, 11)  # P99, OTHER, WAIT P50, FAILED, OK, RUN P95
+
+
 def _print_stats(session: Session, found: Stats) -> None:
-    columns = (found.by.upper(), "ENDED", "OK", "FAILED", "DEAD", "OTHER", "FAIL %", "PER MIN", "WAIT P50", "P95")
+    columns = (found.by.upper(), "ENDED", "OK", "FAILED", "DEAD", "OTHER", "FAIL %", "PER MIN", "WAIT P50", "WAIT P95")
     session.print.table(
-        (*columns, "RUN P50", "P95", "P99"),
+        (*columns, "RUN P50", "RUN P95", "RUN P99"),
         [_stat_row(line, found.seconds) for line in (*found.lines, found.total)] if found.lines else [],
         empty="nothing ended in that time.",
+        drop=STATS_DROPPED,
     )
 
 

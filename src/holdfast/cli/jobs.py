@@ -306,15 +306,14 @@ def explain(session: Session, id: str) -> int:
 @click.command()
 @click.option("--by", type=click.Choice(["task", "queue", "worker"]), help="Show statistics by task, queue or worker.")
 @click.option("--since", type=Duration(), metavar="DURATION", help="With --by: how far back, such as 15m or 7d. [1h]")
-@click.option("--watch", "-w", is_flag=True, help="With --by: repeat it every 2 seconds.")
+@click.option("--watch", "-w", is_flag=True, help="Repeat it every 2 seconds; by task unless --by is given.")
 @session_options
 def stats(session: Session, by: str | None, since: float | None, watch: bool) -> int:
     """Show counts of jobs, dead letters and workers; with --by, what ended over time.
 
     For each task, queue or worker: outcomes, failure rate, and wait and run times.
     """
-    if by is None and watch:
-        raise click.UsageError("--watch shows numbers over time: give --by task, queue or worker, too.")
+    by = "task" if by is None and watch else by
     with session.store() as app:
         if by is not None:
             from .history import show_stats

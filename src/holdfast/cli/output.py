@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAP = 2  # spaces between two columns of a table
+NAME_MIN = 20  # a name is cut to this before a column is left out
 NARROWEST = 3  # minimum width of a cell that may be truncated on a narrow terminal
 COLOURS: Mapping[str, str] = {
     "scheduled": "cyan",
@@ -68,11 +69,20 @@ class Printer:
         click.echo(_labelled(label, colour, text), color=colour_wanted())
 
     def table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1, ids: bool = False
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        empty: str,
+        whole: int = 1,
+        ids: bool = False,
+        drop: Sequence[int] = (),
     ) -> None:
         """A table; the first `whole` columns are never cut, empty ones are omitted. No rows: note on stderr.
 
         `ids`: the first column has ids. On a terminal too narrow for all, they are shortened to their last characters.
+        `drop`: the columns that a terminal too narrow for all does without, in this order; then the first one is cut
+        and the others never are.
         """
         cells = [[visible(cell, "") for cell in row] for row in rows]
         if not cells:
@@ -86,7 +96,23 @@ class Printer:
             if ids and self._needs(columns, cells, kept) > self.console.width:
                 short = id_endings(row[0] for row in cells)
                 cells = [[short[row[0]], *row[1:]] for row in cells]
+            if drop:
+                cells = self._without(columns, cells, kept, list(drop))
             self._fitted_table(columns, cells, kept, numbers, whole)
+
+    def _without(
+        self, columns: Sequence[str], rows: list[list[str]], kept: list[int], drop: list[int]
+    ) -> list[list[str]]:
+        """Take columns out of `kept` until the others fit beside a name of NAME_MIN; the rows with names that fit."""
+        from rich.cells import cell_len, set_cell_size
+
+        names = max(cell_len(row[0]) for row in [columns, *rows])
+        while drop and self._needs(columns, rows, kept) - max(0, names - NAME_MIN) > self.console.width:
+            place = drop.pop(0)
+            if place in kept:
+                kept.remove(place)
+        most = max(NAME_MIN, names - max(0, self._needs(columns, rows, kept) - self.console.width))
+        return [row if cell_len(row[0]) <= most else [f"{set_cell_size(row[0], most - 1)}…", *row[1:]] for row in rows]
 
     def _needs(self, columns: Sequence[str], rows: list[list[str]], kept: list[int]) -> int:
         """How wide the table is if nothing is cut."""
@@ -205,4 +231,8 @@ def _labelled(label: str, colour: str, text: str) -> str:
 
 
 def is_number(cell: str) -> bool:
-    return cell == "" or cell.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
+    """Whether a column of such cells is right-aligned: a number, perhaps with the unit of a time behind it."""
+    number, _, unit = cell.partition(" ")
+    return cell == "" or (
+        unit in ("", "ms", "s", "min") and number.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
+    )

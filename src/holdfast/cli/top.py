@@ -135,7 +135,7 @@ def rows_of(scene: Scene, section: str) -> tuple[Row, list[Row]]:
                     job.task,
                     job.queue,
                     job.group or "",
-                    (job.worker or "")[-ID_SHOWN:],
+                    (job.worker or "")[:ID_SHOWN],
                     _progress(job),
                 )
                 for job in scene.running
@@ -167,7 +167,7 @@ def rows_of(scene: Scene, section: str) -> tuple[Row, list[Row]]:
         case _:
             return ("worker", "host", "pid", "busy", "queues", "renewed", ""), [
                 (
-                    worker.id[-ID_SHOWN:],
+                    worker.id[:ID_SHOWN],  # it begins at random and ends with when its process began
                     worker.host,
                     str(worker.pid),
                     f"{worker.running}/{worker.slots}",
@@ -200,10 +200,11 @@ def draw(scene: Scene, view: View, width: int, height: int) -> Group:
     tables = {name: rows_of(scene, name) for name in SECTIONS}
     lines = _share({name: len(rows) for name, (_, rows) in tables.items()}, view.name, height - 2)
     frame = [_head(scene, view, width)]
+    airy = height - 2 - sum(1 + len(rows) for _, rows in tables.values()) >= len(SECTIONS)
     for name in SECTIONS:
         columns, rows = tables[name]
         chosen = view.row if name == view.name else None
-        frame += _table(columns, rows, lines[name], chosen, width)
+        frame += [Text()] * airy + _table(columns, rows, lines[name], chosen, width)
     last = Text(visible(view.message, "") or _keys_of(view.name), style="bold" if view.message else "bright_black")
     last.truncate(width, overflow="ellipsis")
     return Group(*frame, last)
@@ -253,7 +254,7 @@ def _table(columns: Row, rows: list[Row], number: int, chosen: int | None, width
         line = Text("  ".join(cells).rstrip())
         if place == 0:
             line.stylize("bold reverse" if chosen is not None else "bold")
-            line.append(f"  +{hidden} more" if hidden else "", style="bright_black")
+            line.append(f"  +{hidden} more" if hidden else "" if rows else "  none", style="bright_black")
         elif chosen is not None and first + place - 1 == chosen:
             line.stylize("reverse")
         elif row[-1] in ("paused", "expired"):

@@ -56,7 +56,8 @@ def _show_shop(folder: Path, *, port: int, opens: bool | None) -> int:
 
     url = f"sqlite:///{folder.absolute() / 'shop.db'}"
     app._aim(url)
-    with worker_beside(["holdfast.cli.demo.shop:app", "--url", url]) as worker, keep_busy(url):
+    quiet = ["--log-jobs", "none", "--log-level", "error"]  # what happens is on the page
+    with worker_beside(["holdfast.cli.demo.shop:app", "--url", url, *quiet]) as worker, keep_busy(url):
         return serve_beside(worker, app, port=port, opens=opens)
 
 
