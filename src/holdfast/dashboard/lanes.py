@@ -180,18 +180,18 @@ def _block(lease: Lease, y: int, scale: _Scale) -> Markup:
 
 _TICK = Markup('<g class="running"><title>{0}</title><line class="tick" x1="{1}" x2="{1}" y1="{2}" y2="{3}"/></g>')
 _GAP = Markup(
-    '<g class="scheduled"><title>{}</title><rect class="gap" x="{}" width="{}" y="{}" height="18" rx="3"/></g>'
+    '<g class="scheduled"><title>{}</title><rect class="gap" x="{}" width="{}" y="{}" height="4" rx="2"/></g>'
 )
 
 
 def _note(entry: HistoryEntry, y: int, scale: _Scale) -> Markup:
-    """A tick for a progress report; for a late renewal, the time in which the lease was not renewed."""
+    """Above the fence a tick for a progress report; below it, of a late renewal, the time without one."""
     at = entry.at.timestamp()
     if entry.kind == "progress":  # without its text, which not everybody may see
         said = "progress" if entry.progress is None else f"progress {entry.progress:.0%}"
-        return _TICK.format(said, _p(scale.x(at)), y + 12, y + 18)
+        return _TICK.format(said, _p(scale.x(at)), y, y + 5)
     first = scale.x(at - (entry.gap or 0.0))
-    return _GAP.format(f"renewed {entry.text}", _p(first), _p(max(0.3, scale.x(at) - first)), y)
+    return _GAP.format(f"renewed {entry.text}", _p(first), _p(max(0.3, scale.x(at) - first)), y + 14)
 
 
 def _said(held: Sequence[Lease], hosts: dict[str, str]) -> str:
