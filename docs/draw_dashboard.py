@@ -21,6 +21,7 @@ from tests.browser.screenshots import busy, hour_before  # noqa: E402
 from tests.browser.shop import Shop  # noqa: E402
 
 from holdfast.dashboard import create  # noqa: E402
+from holdfast.names import this_process  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDE = 1280
@@ -68,7 +69,7 @@ async def draw() -> None:
                 for name, (path, high) in screens.items():
                     await one.open(path)
                     css, body = await one.page.evaluate(SAVED)
-                    body = body.replace(place, "/srv/shop")
+                    body = body.replace(place, "/srv/shop").replace(this_process(), "web-1:4711 gunicorn")
                     body = re.sub(r"\s+href=\"/[^\"]*\"", "", re.sub(r">\s+<", ">\n<", body))
                     (IMAGES / f"dashboard-{name}.svg").write_text(
                         framed(f"The dashboard: {name}", css, body, high), encoding="utf-8"
