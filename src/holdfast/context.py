@@ -11,9 +11,11 @@ import math
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -22,12 +24,13 @@ from msgspec import Struct
 from . import logs
 from .clock import to_seconds
 from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
-from .headers import headers_of
+from .headers import headers_of, parents_number
 from .lifecycle import Ending, Failure, Settlement
 from .names import plain
 from .records import ONLY_SIGNED, Lease, Release
 
 if TYPE_CHECKING:
+    from .app import Holdfast
     from .options import TaskOptions
     from .task import Task
 
@@ -172,7 +175,7 @@ class Context(Attempt):
     and of its group (use it to reject a late writer).
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_options", "_reports", "_resources", "_settled", "_task")
+    __slots__ = ("_cancelled", "_deadline", "_options", "_parents", "_reports", "_resources", "_settled", "_task")
 
     def __init__(
         self,
@@ -185,6 +188,7 @@ class Context(Attempt):
         resources: Resources | None = None,
     ) -> None:
         self._lease = lease
+        self._parents: Mapping[str, Any] | None = None
         self._deadline = deadline
         self._task = task
         self._options = options
@@ -233,6 +237,28 @@ class Context(Attempt):
         if self._resources is None:
             self._resources = Resources()
         return self._resources
+
+    @property
+    def parents(self) -> Mapping[str, Any]:
+        """The results of the jobs that this one waited for (`after=`), by id; only of those that succeeded.
+
+        A sync handler reads them here, when it first asks; for an async one they were read before it began.
+        """
+        if self._parents is None:
+            asks = self._asks_parents()
+            self._parents = {} if asks is None else asks._store.call(partial(asks._results_of_parents, self.id))
+        return self._parents
+
+    async def _load_parents(self) -> None:
+        """Read the results of the parents, if there are any, for an async handler."""
+        asks = self._asks_parents()
+        if asks is not None:
+            self._parents = await asks._store.acall(partial(asks._results_of_parents, self.id))
+
+    def _asks_parents(self) -> Holdfast | None:
+        """The app whose store has the results of the parents; None if the job has none."""
+        stored = self._lease.options
+        return None if stored is None or self._task is None or not parents_number(stored) else self._task.app
 
     def raise_if_cancelled(self) -> None:
         """End the attempt here if it should stop."""

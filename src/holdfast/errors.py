@@ -14,6 +14,7 @@ results or URL passwords. A message states what happened, why, and what to do ne
     │   ├── InvalidArguments        cannot be bound, encoded, or too large
     │   └── InvalidResult           a handler's result cannot be encoded, or is too large
     ├── JobNotFound                                                                     (also LookupError)
+    │   └── ParentNotFound          a job was to wait for one that is not there
     ├── CronEntryNotFound           no cron entry has that name                         (also LookupError)
     ├── StateConflict               the job's state forbids the verb
     ├── DuplicateJob                the key is taken by a live job
@@ -114,6 +115,19 @@ class JobNotFound(HoldfastError, LookupError):
     def __init__(self, job_id: str, what: str = "job") -> None:
         self.job_id = job_id
         super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
+
+
+class ParentNotFound(JobNotFound):
+    """A job was to wait for a parent that the store does not have; nothing was stored."""
+
+    def __init__(self, parent_id: str, child_id: str) -> None:
+        HoldfastError.__init__(
+            self,
+            f"job {child_id} was to wait for job {parent_id!r}, which is not in the store: it was never stored, or it "
+            "was pruned. Store the parent first, or in the same enqueue_many().",
+        )
+        self.job_id = self.parent_id = parent_id
+        self.child_id = child_id
 
 
 class CronEntryNotFound(HoldfastError, LookupError):

@@ -25,6 +25,10 @@ class _OnlyHeaders(Struct, frozen=True):
     by: str = ""
 
 
+class _OnlyParents(Struct, frozen=True):
+    after: int = 0
+
+
 def check_headers(value: object) -> dict[str, str]:
     """Headers as users give them, or ConfigurationError. `None` means none."""
     if value is None:
@@ -88,6 +92,16 @@ def _read(stored: bytes | None) -> _OnlyHeaders:
         return msgspec.json.decode(stored, type=_OnlyHeaders)
     except (msgspec.MsgspecError, RecursionError):
         return _OnlyHeaders()
+
+
+def parents_number(stored: bytes) -> int:
+    """How many parents a job has, by its stored options."""
+    if b'"after":' not in stored:
+        return 0
+    try:
+        return msgspec.json.decode(stored, type=_OnlyParents).after
+    except msgspec.MsgspecError:
+        return 0
 
 
 def with_headers(stored: bytes | None, headers: Mapping[str, str]) -> bytes | None:

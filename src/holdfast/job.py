@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from . import records
 from .clock import moment
 from .codec import decode_plain
+from .edges import DUE_AFTER_PARENTS
 from .errors import ArgumentsRejected
 from .headers import headers_of, tags_of
 from .lifecycle import Failure, State
@@ -202,6 +203,11 @@ class Job(Generic[R]):
     @property
     def created_at(self) -> datetime:
         return moment(self._record.created_at)
+
+    @property
+    def waits_for_parents(self) -> bool:
+        """Whether it waits until other jobs have succeeded (`after=`). Its `due_at` is in the year 3000 then."""
+        return self.state is State.SCHEDULED and self._record.due_at == DUE_AFTER_PARENTS
 
     @property
     def due_at(self) -> datetime:

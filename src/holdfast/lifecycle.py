@@ -163,12 +163,16 @@ def state_conflict(
     live_id: str | None = None,
     heir_id: str | None = None,
     letter_id: str | None = None,
+    child_id: str | None = None,
 ) -> StateConflict:
     """The rejection of a verb in a job's state, worded the same for every store; stores only supply the facts.
 
     `live_id`: another job holds its key. `heir_id`: its dead letter now belongs to another job. `letter_id`: it has a
-    dead letter, and so has another job of its key in the queue it is to move to.
+    dead letter, and so has another job of its key in the queue it is to move to. `child_id`: that job waits for it.
     """
+    if child_id is not None:
+        advice = f"Job {child_id} waits for it: cancel it instead, then what waits for it is told."
+        return StateConflict(job_id, verb, state, advice)
     if letter_id is not None:
         advice = f"The other queue has a dead letter of the same key, of job {letter_id}: discard that one first."
         return StateConflict(job_id, verb, state, advice)
@@ -186,6 +190,7 @@ FAILURE_TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "expired": "not claimed before it expired",
         "buried": "buried by an operator",  # an operator who gave no reason
+        "parent": "its parent %s died or was cancelled",
         "stalled": "its worker stopped renewing the lease, or died (stall %s; %s allowed)",
         "stalled_among": "its worker stopped renewing the lease, or died, with jobs beside it (stall %s; %s allowed)",
     }
@@ -240,7 +245,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One recorded failure, stall or timeout of an attempt."""
 
     at: float = 0.0  # set by the store
-    reason: str = "failed"  # failed memory cpu file timeout stalled crash expired undecodable bury cancelled …
+    reason: str = "failed"  # failed memory cpu file timeout stalled crash expired parent undecodable bury cancelled …
     type: str = ""  # exception class, dotted
     text: str = ""
     traceback: str = ""

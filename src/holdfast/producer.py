@@ -17,6 +17,7 @@ from . import events, records
 from .backends.caller_connections import is_begun, recognise
 from .clock import Clock
 from .codec import decode_plain
+from .edges import PARENTS_MAX, Relatives
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .headers import check_headers, with_headers
 from .hooks import Hooks
@@ -68,7 +69,7 @@ class Producer(TaskRouter, Operator):
         if made is None:
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
         [answer] = made
-        if answer.created:
+        if answer.created and not new.after:
             return self._stored(call, fresh_record(new, answer, gate.clock.wall()), answer)
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
@@ -122,7 +123,10 @@ class Producer(TaskRouter, Operator):
         self._hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
 
     def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
-        """Store many bound calls, up to 1000 per step; returns how many were created and how many already existed."""
+        """Store many bound calls, up to 1000 per step; returns how many were created and how many already existed.
+
+        Calls of one step may name each other with `after=`, in any order.
+        """
         if isinstance(calls, AsyncIterable):
             raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
         created = total = 0
@@ -204,6 +208,24 @@ class Producer(TaskRouter, Operator):
             for step in await self._store.acall(following.look):
                 yield step
 
+    def relatives(self, job: JobOrId, *, limit: int = 100) -> Relatives:
+        """The jobs that this one waits for, or waited for (`after=`), and those that wait for it."""
+        forbid_running_loop("app.relatives()", "app.arelatives()")
+        return self._store.call(partial(_relatives, job_id(job), limit))
+
+    async def arelatives(self, job: JobOrId, *, limit: int = 100) -> Relatives:
+        """Async version of `relatives`."""
+        return await self._store.acall(partial(_relatives, job_id(job), limit))
+
+    async def _results_of_parents(self, child_id: str, backend: Backend) -> dict[str, Any]:
+        """The results of the parents that succeeded, by id."""
+        found = await backend.relatives(child_id, limit=PARENTS_MAX, values=True)
+        return {
+            one.id: None if one.value is None else self._rebuild(one.task, one.value)
+            for one in found.parents
+            if one.state is State.SUCCEEDED
+        }
+
     def _rebuild(self, task: str, raw: bytes) -> Any:
         known = self.find_task(task)
         return decode_plain(raw) if known is None else known._decode_value(raw)
@@ -278,8 +300,37 @@ class _Steps:
         self._size += len(bound.new.args)
         if len(self.chunk) < CHUNK_JOBS_MAX and self._size < CHUNK_BYTES_MAX:
             return None
+        return self.taken()
+
+    def taken(self) -> list[BoundCall[Any]]:
+        """The calls collected so far, parents before their children."""
         full, self.chunk, self._size = self.chunk, [], 0
-        return full
+        return parents_first(full) if any(call.new.after for call in full) else full
+
+
+def parents_first(chunk: list[BoundCall[Any]]) -> list[BoundCall[Any]]:
+    """The calls of a step in an order in which each comes after those it waits for; refuses a cycle."""
+    calls = {call.id: call for call in chunk}
+    waits = {call.id: [parent for parent in call.new.after if parent in calls] for call in chunk}
+    ordered: dict[str, BoundCall[Any]] = {}
+    for first in calls:
+        path = [first]  # down to a call whose parents have their place: chains may be long, so without recursion
+        seen = {first}
+        while path:
+            missing = next((parent for parent in waits[path[-1]] if parent not in ordered), None)
+            if missing is None:
+                done = path.pop()
+                seen.discard(done)
+                ordered.setdefault(done, calls[done])
+            elif missing in seen:
+                cycle = " → ".join([*path[path.index(missing) :], missing])
+                raise ConfigurationError(f"these calls wait for each other: {cycle}. Nothing of this step was stored.")
+            else:
+                path.append(missing)
+                seen.add(missing)
+    seen_ids: set[str] = set()
+    again = [call for call in chunk if call.id in seen_ids or seen_ids.add(call.id)]  # type: ignore[func-returns-value]
+    return [*ordered.values(), *again]
 
 
 def chunks(calls: Iterable[Any]) -> Iterator[list[BoundCall[Any]]]:
@@ -293,7 +344,7 @@ def chunks(calls: Iterable[Any]) -> Iterator[list[BoundCall[Any]]]:
         if (full := steps.add(call)) is not None:
             yield full
     if steps.chunk:
-        yield steps.chunk
+        yield steps.taken()
 
 
 async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[list[BoundCall[Any]]]:
@@ -307,23 +358,27 @@ async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[li
         if (full := steps.add(call)) is not None:
             yield full
     if steps.chunk:
-        yield steps.chunk
+        yield steps.taken()
 
 
 async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, records.Enqueued]:
     answer = (await backend.enqueue([new]))[0]
-    if answer.created:
+    if answer.created and not new.after:  # what its parents came to decides about it
         return fresh_record(new, answer, clock.wall()), answer
     return await look_at(new, answer, clock, backend), answer
 
 
 async def look_at(new: NewJob, answer: records.Enqueued, clock: Clock, backend: Backend) -> JobRecord:
-    """Read the job that was there already."""
+    """Read the job that was there already, or that may have been decided when it was stored."""
     try:
         record = await backend.get(answer.id)
     except BackendError:  # it is stored: a failed read must not make the caller enqueue it again
         record = None
     return record or fresh_record(new, answer, clock.wall())
+
+
+async def _relatives(name: str, limit: int, backend: Backend) -> Relatives:
+    return await backend.relatives(name, limit=limit)
 
 
 async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:

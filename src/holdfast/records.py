@@ -14,6 +14,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
+from .edges import Edge, OnParentFailure
 from .lifecycle import Failure, State
 from .names import known_options
 from .rates import Rate
@@ -24,9 +25,9 @@ KeyScope = Literal["queue", "global"]
 KeyUntil = Literal["finished", "started"]
 OnExpire = Literal["bury", "drop"]
 Overlap = Literal["allow", "skip", "cancel"]  # as stores implement it; "queue" is implemented as a serial group
-Part = Literal["rules", "jobs", "letters"]
+Part = Literal["rules", "jobs", "letters", "edges"]
 
-PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries go with the rules
+PARTS: tuple[Part, ...] = ("rules", "jobs", "letters", "edges")  # of a move, in this order; cron entries go with rules
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
@@ -102,6 +103,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     max_stalls: int = 3
     revival: Revival | None = None
     options: bytes | None = None  # task options given for this call only (retry, timeout, retain), JSON
+    after: tuple[str, ...] = ()  # ids of its parents: it waits until they have succeeded; stored earlier (R83)
+    on_parent_failure: OnParentFailure = "bury"  # what becomes of it if one of them dies or is cancelled
 
 
 class Enqueued(Struct, frozen=True):
@@ -570,6 +573,7 @@ class Shipment(Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...] = ()
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id
+    edges: tuple[Edge, ...] = ()  # by child and parent
     tick: int = 0  # with the rules: no fence or turn issued by the store is above it
     seq: int = 0  # to a shard: no seq copied into its neighbours is above it
     after: str | None = None  # the position to continue after; None: this was the last of its part

@@ -32,6 +32,7 @@ import msgspec
 from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
+from .edges import DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags
 from .job import BoundCall, Job
@@ -61,6 +62,7 @@ from .options import (
     Unique,
     encode_call_options,
     how_held,
+    one_of,
     ungrouped,
 )
 from .rates import Rate
@@ -142,10 +144,12 @@ class UsingSettings(TypedDict, total=False):
     headers: Mapping[str, str] | None
     tags: str | Iterable[str] | None
     by: str
+    after: Iterable[Job[Any] | BoundCall[Any] | str] | None
+    on_parent_failure: OnParentFailure
 
 
 _FAMILIES = frozenset({"unique", "retention"})
-_PLACED = frozenset({"id", "delay", "at", "connection", "headers", "tags", "by"})
+_PLACED = frozenset({"id", "delay", "at", "connection", "headers", "tags", "by", "after", "on_parent_failure"})
 _STORED = frozenset(UsingSettings.__annotations__) - _PLACED - _FAMILIES
 
 
@@ -161,9 +165,25 @@ def check_at(at: object) -> float:
     return at.timestamp()
 
 
+def check_after(value: object) -> tuple[str, ...]:
+    """The ids of the jobs that a call is to wait for, each once."""
+    if value is None:
+        return ()
+    if isinstance(value, str | Job | BoundCall) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"after= takes a list of jobs, bound calls or ids, not a {type(value).__name__}.")
+    ids: dict[str, None] = {}
+    for one in value:
+        if not isinstance(one, str | Job | BoundCall):
+            raise ConfigurationError(f"after= takes jobs, bound calls and ids, not a {type(one).__name__}.")
+        ids[check_name(one if isinstance(one, str) else one.id, "id in after=")] = None
+    if len(ids) > PARENTS_MAX:
+        raise ConfigurationError(f"a job waits for at most {PARENTS_MAX} others, and {len(ids)} were given.")
+    return tuple(ids)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """When one call is due, under which id, and on whose connection it is stored."""
+    """When one call is due and after which others, under which id, and on whose connection it is stored."""
 
     id: str | None = None
     delay: float | None = None
@@ -172,7 +192,9 @@ class Placement:
     own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call only
     headers: Mapping[str, str] = field(default_factory=dict)
     by: str = ""  # who enqueues; empty: this process, or the job that it runs
-    options: bytes | None = None  # those options, the headers and `by`, as stored
+    after: tuple[str, ...] = ()
+    on_parent_failure: OnParentFailure = "bury"
+    options: bytes | None = None  # those options, the headers, `by` and the number of parents, as stored
 
     def changed(self, given: Mapping[str, Any], own: frozenset[str], options: TaskOptions) -> Placement:
         """This placement updated with the `.using` settings, validated. Headers are added to those given before."""
@@ -187,6 +209,11 @@ class Placement:
         if "tags" in given:
             headers = check_headers({**headers, TAGS: check_tags(given["tags"])})
         by = check_text(given.get("by", self.by), "by")[:BY_CHARS_MAX]
+        after = check_after(given["after"]) if "after" in given else self.after
+        policy = self.on_parent_failure
+        if "on_parent_failure" in given:
+            one_of(given["on_parent_failure"], "on_parent_failure=", ON_PARENT_FAILURE)
+            policy = given["on_parent_failure"]
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
             delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
@@ -195,7 +222,9 @@ class Placement:
             own=own,
             headers=headers,
             by=by,
-            options=encode_call_options(options, own, headers, by),
+            after=after,
+            on_parent_failure=policy,
+            options=encode_call_options(options, own, headers, by, len(after)),
         )
 
 
@@ -271,6 +300,11 @@ def make_job(
 ) -> NewJob:
     """Build the job for a call, including its id."""
     held = NO_KEY if key is None else how_held(options, task, key)
+    if placement.after and held.on_conflict in ("replace", "debounce"):
+        raise ConfigurationError(
+            f"after= and on_conflict={options.on_conflict!r} do not go together: a job that waits for others is not "
+            'replaced. Use on_conflict="keep" or "raise".'
+        )
     return NewJob(
         id=placement.id or new_id(),
         task=task,
@@ -291,6 +325,8 @@ def make_job(
         max_stalls=options.max_stalls,
         revival=options.revive,
         options=placement.options if placement.by else signed(placement.options),
+        after=placement.after,
+        on_parent_failure=placement.on_parent_failure,
     )
 
 
@@ -598,6 +634,8 @@ Tasks = TaskRouter  # the former name
 def fresh_record(new: NewJob, answer: Enqueued, now: float, state: State | None = None) -> JobRecord:
     """A job that was just stored, as far as its producer knows without reading it back."""
     due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
+    if new.after:
+        due_at = DUE_AFTER_PARENTS
     if state is None:
         state = State.SCHEDULED if due_at > now else State.WAITING if answer.waits else State.READY
     return JobRecord(

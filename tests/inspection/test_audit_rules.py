@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.inspection.doctored import NOW, clean, dump, error, job, letter
 
+from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.inspection import judge
 from holdfast.inspection.audit import RULES
 from holdfast.records import Dump
@@ -24,6 +25,14 @@ def said(**fields: Any) -> dict[str, Any]:
 def flow(**fields: Any) -> dict[str, Any]:
     times = {"spent_until": 0.0, "shut_until": 0.0, "wakes_at": None}
     return {"queue": None, "group": None, "task": None, **times, **fields}
+
+
+def edge(parent: int, child: int, status: str = "open") -> dict[str, Any]:
+    return {"parent": f"job-{parent}", "child": f"job-{child}", "status": status, "on_parent_failure": "bury"}
+
+
+def counts(child: int, pending: int, failed: int = 0) -> dict[str, Any]:
+    return {"child": f"job-{child}", "pending": pending, "failed": failed}
 
 
 def found(*jobs: dict[str, Any], **tables: Any) -> list[str]:
@@ -158,6 +167,20 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
         [job(number, "succeeded", group="a", finished_at=NOW + 9) for number in (1, 2, 3)],
         {"queues": RELAXED},
     ),
+    ("edges_lead_from_job_to_job", [job(1, "ready")], {"edges": (edge(7, 1),), "dependents": (counts(1, 1),)}),
+    ("edges_lead_from_job_to_job", [job(1, "ready")], {"edges": (edge(1, 7),), "dependents": (counts(7, 1),)}),
+    (
+        "edges_lead_from_job_to_job",
+        [job(1, "succeeded"), job(2, "scheduled", due_at=DUE_AFTER_PARENTS)],
+        {"edges": (edge(1, 2),), "dependents": (counts(2, 1),)},
+    ),
+    (
+        "waiting_jobs_have_parents_to_wait_for",
+        [job(1, "ready"), job(2, "scheduled", due_at=DUE_AFTER_PARENTS)],
+        {"edges": (edge(1, 2),), "dependents": (counts(2, 2),)},
+    ),
+    ("waiting_jobs_have_parents_to_wait_for", [job(1, "scheduled", due_at=DUE_AFTER_PARENTS)], {}),
+    ("waiting_jobs_have_parents_to_wait_for", [job(1, "ready")], {"dependents": (counts(1, 1),)}),
 ]
 
 
@@ -166,6 +189,12 @@ def test_a_doctored_store_breaks_exactly_this_rule(
     rule: str, jobs: list[dict[str, Any]], tables: dict[str, Any]
 ) -> None:
     assert set(found(*jobs, **tables)) == {rule}
+
+
+def test_an_edge_may_be_about_to_follow_its_parent() -> None:
+    jobs = [job(1, "succeeded"), job(2, "scheduled", due_at=DUE_AFTER_PARENTS)]
+    tables = {"edges": (edge(1, 2),), "dependents": (counts(2, 1),)}
+    assert found(*jobs, **tables, propagating=({"parent": "job-1"},)) == []
 
 
 def test_two_running_in_a_strict_group_break_the_limit_now_and_in_history() -> None:

@@ -17,6 +17,7 @@ from holdfast.backends import seals
 from holdfast.backends.contract import Backend
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.clock import Clock, SystemClock
+from holdfast.edges import Relatives
 from holdfast.lifecycle import Settlement, State
 from holdfast.queries.pages import Look, Scanned
 from holdfast.records import (
@@ -58,7 +59,7 @@ from holdfast.records import (
 from holdfast.rollups import EventPage, Recording, Rollup, RollupQuery
 from holdfast.worker_status import bounded
 
-from . import editing, leasing, moving, operating, reading, stalling, ticking
+from . import depending, editing, leasing, moving, operating, reading, stalling, ticking
 from .rows import Instant, Row
 from .store import Store
 from .waiting import Wakeups
@@ -86,6 +87,7 @@ class ReferenceBackend(Backend):
             at = Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)
             store.wall = at.wall
             yield at
+            depending.end_step(store, at.wall)
             store.refill_touched()
             if store.stirred:
                 if len(self._sleepers):
@@ -317,6 +319,10 @@ class ReferenceBackend(Backend):
     async def marks(self, job_id: str) -> list[Mark]:
         with self._lock:
             return list(self._store.marks.get(job_id, ()))
+
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        with self._lock:
+            return depending.relatives(self._store, job_id, limit, values=values)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         with self._lock:

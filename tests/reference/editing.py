@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.lifecycle import UNSTARTED, State, state_conflict
 from holdfast.records import REMEMBER_SECONDS_MIN, Edit
 
+from . import depending
 from .operating import find, refuse_taken
 from .rows import Row, key_name
 from .store import Store
@@ -89,6 +90,7 @@ def delete(store: Store, job_id: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state is State.RUNNING:
         raise state_conflict(job_id, "delete", row.state)
+    depending.refuse_if_awaited(store, row)
     if job_id in store.letter_of:
         store.drop_letter(store.letter_of[job_id])
     store.remembered[job_id] = (wall if row.finished_at is None else row.finished_at) + REMEMBER_SECONDS_MIN

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from holdfast.edges import Edge
 from holdfast.lifecycle import LIVE, UNSTARTED, State
 from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, Override, Pause, QueueRule, TaskRule
 
@@ -33,6 +34,11 @@ class Index:
         self.flows: dict[Scope, Flow] = {}
         self.pauses: dict[Scope, Pause] = {}
         self.entries: dict[str, CronEntry] = {}
+        self.edges: dict[tuple[str, str], Edge] = {}  # by parent and child
+        self.parents_of: dict[str, dict[str, None]] = {}
+        self.children_of: dict[str, dict[str, None]] = {}
+        self.propagating: dict[str, None] = {}  # parents whose edges may be out of line, oldest first
+        self.ended: dict[str, None] = {}  # jobs that finished or came back in the step under way
         # derived, below: changed by move, insert, remove and keep_letter alone
         self.groups: dict[GroupName, Group] = {}
         self.key_holders: dict[KeyName, str] = {}
@@ -62,10 +68,21 @@ class Index:
         del self.jobs[row.id]
         self.logs.pop(row.id, None)
         self.marks.pop(row.id, None)
+        for parent, child in [edge for edge in self.edges if row.id in edge] if self.edges else ():
+            del self.edges[parent, child]
+            for related, one, other in ((self.children_of, parent, child), (self.parents_of, child, parent)):
+                del related[one][other]
+                if not related[one] and related is self.children_of:
+                    del related[one]
+        self.parents_of.pop(row.id, None)
+        self.propagating.pop(row.id, None)
+        self.ended.pop(row.id, None)
 
     def move(self, row: Row, state: State, **changes: Any) -> None:
         """Bring a job into `state` with `changes` to its fields. THE place where either happens."""
         self._leave(row)
+        if row.state.finished != state.finished:
+            self.ended[row.id] = None
         for name, value in changes.items():
             setattr(row, name, value)
         row.state = state

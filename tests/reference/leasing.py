@@ -30,7 +30,7 @@ from holdfast.records import (
 )
 from holdfast.worker_status import COMMANDS_KEPT_MAX
 
-from . import claiming, reading, stalling
+from . import claiming, depending, reading, stalling
 from .rows import Holder, Instant, Row
 from .store import Store
 
@@ -99,6 +99,7 @@ def _leases(store: Store, rows: Sequence[Row]) -> tuple[Lease, ...]:
 
 
 def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[Answer, ...], at: Instant) -> Exchanged:
+    depending.end_step(store, at.wall)
     if request.call < holder.last_call:
         return Exchanged(answers=answers)
     # a claim after its worker's own deadline finds itself among the stalled: then the worker is unknown from here on

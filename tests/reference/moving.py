@@ -8,8 +8,10 @@ from __future__ import annotations
 from itertools import islice
 
 from holdfast.backends import seals
+from holdfast.edges import edge_position, position_of
 from holdfast.records import Flow, Override, Part, Pause, Seal, Shipment, StoredJob
 
+from . import depending
 from .reading import by_scope
 from .rows import Row, Scope
 from .store import Store
@@ -48,6 +50,9 @@ def export(store: Store, part: Part, after: str, limit: int) -> Shipment:
         rows = list(islice((row for row in store.jobs.values() if row.seq > int(after or 0)), limit))
         jobs = tuple(_stored(store, row) for row in rows)
         return Shipment(part=part, jobs=jobs, after=str(rows[-1].seq) if len(rows) == limit else None)
+    if part == "edges":
+        edges = [edge for edge in depending.in_order(store) if (edge.child, edge.parent) > edge_position(after)][:limit]
+        return Shipment(part=part, edges=tuple(edges), after=position_of(edges[-1]) if len(edges) == limit else None)
     letters = sorted((letter for letter in store.letters.values() if letter.id > after), key=lambda one: one.id)[:limit]
     return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) == limit else None)
 
@@ -85,6 +90,7 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
         logical = store.jobs[letter.id].logical
         if logical not in store.letters:
             store.keep_letter(logical, letter)
+    depending.carry(store, shipment.edges)
     store.touched.clear()  # a group that is not wholly in must not be refilled
     store.stirred.clear()
     store.seal = seal.moved_on(shipment)

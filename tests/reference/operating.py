@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.backends.seals import check_limit, strict_limit
+from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
 from holdfast.records import (
@@ -24,7 +25,7 @@ from holdfast.records import (
     TaskRule,
 )
 
-from . import retaining
+from . import depending, retaining
 from .flow import merged
 from .rows import KeyName, Row, Scope, key_name
 from .store import RETAIN_SECONDS, Store
@@ -32,7 +33,10 @@ from .store import RETAIN_SECONDS, Store
 
 def enqueue(store: Store, jobs: Sequence[NewJob], wall: float) -> list[Enqueued]:
     _refuse_duplicates(store, jobs, wall)
-    return [_enqueue_one(store, job, wall) for job in jobs]
+    depending.check(store, jobs, wall)
+    answers = [_enqueue_one(store, depending.waiting(job), wall) for job in jobs]
+    depending.link(store, jobs, answers, wall)
+    return answers
 
 
 def _refuse_duplicates(store: Store, jobs: Sequence[NewJob], wall: float) -> None:
@@ -62,7 +66,7 @@ def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
     if row is None:
         store.add(job, wall)
         return Enqueued(job.id, created=True)
-    if job.on_conflict in ("replace", "debounce") and row.state in UNSTARTED:
+    if job.on_conflict in ("replace", "debounce") and row.state in UNSTARTED and row.due_at != DUE_AFTER_PARENTS:
         store.replace_call(row, job, wall)
         return Enqueued(row.id, created=False, replaced=True)
     return Enqueued(row.id, created=False)
@@ -225,16 +229,21 @@ def _prune_retained(store: Store, limit: int, older_than: float | None, wall: fl
     """A job that holds its letter has no retention, so it is never seen here."""
     if older_than is None:
         past: list[Row] = []
+        kept = 0
         while len(past) < limit and (first := store.prunable.first()) is not None and first[0][0] <= wall:
             past.append(store.jobs[first[1]])
+            if not depending.may_go(store, past[-1], wall):
+                kept += 1
+                continue
             store.remove(past[-1])
-        return len(past)
+        return len(past) - kept
     before = wall - max(older_than, REMEMBER_SECONDS_MIN)
     rows = (store.jobs[job_id] for job_id in store.prunable)
     past = sorted(
         (row for row in rows if (row.finished_at or 0.0) <= before and row.window_ends_at <= wall),
         key=lambda row: row.seq,
     )[:limit]
+    past = [row for row in past if depending.may_go(store, row, wall)]
     for row in past:
         store.remove(row)
     return len(past)

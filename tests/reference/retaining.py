@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from holdfast.lifecycle import State
 from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter, TaskRule
 
+from . import depending
 from .rows import Row
 from .store import Store
 
@@ -20,11 +21,11 @@ def prune(store: Store, limit: int, wall: float) -> int:
     gone = 0
     for _, rule in sorted(store.task_rules.items()):
         if rule.retain_count is not None:
-            gone += _remove(store, _finished_beyond(store, rule, wall), limit - gone)
+            gone += _remove(store, _finished_beyond(store, rule, wall), limit - gone, wall)
         if rule.retain_dead is not None:
-            gone += _remove(store, _dead_for_long(store, rule, wall), limit - gone)
+            gone += _remove(store, _dead_for_long(store, rule, wall), limit - gone, wall)
         if rule.retain_dead_count is not None:
-            gone += _remove(store, _dead_beyond(store, rule, wall), limit - gone)
+            gone += _remove(store, _dead_beyond(store, rule, wall), limit - gone, wall)
     return gone
 
 
@@ -60,9 +61,10 @@ def _may_go(row: Row, wall: float) -> bool:
     return (row.finished_at or 0.0) <= wall - REMEMBER_SECONDS_MIN and row.window_ends_at <= wall
 
 
-def _remove(store: Store, rows: list[Row], limit: int) -> int:
-    for row in rows[: max(0, limit)]:
+def _remove(store: Store, rows: list[Row], limit: int, wall: float) -> int:
+    going = [row for row in rows[: max(0, limit)] if depending.may_go(store, row, wall)]
+    for row in going:
         if row.id in store.letter_of:
             store.drop_letter(row.logical)
         store.remove(row)
-    return len(rows[: max(0, limit)])
+    return len(going)

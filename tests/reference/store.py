@@ -7,12 +7,14 @@ It never reads a clock and never checks a token: times come in, and the verbs ju
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.seals import refusal
+from holdfast.edges import DUE_AFTER_PARENTS, PROPAGATE_MAX
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
 from holdfast.rates import Rate, opens_at
 from holdfast.records import (
@@ -370,12 +372,13 @@ class Store(FlowIndex):
 
     # ------------------------------------------------------------------ again
 
-    def again(self, row: Row, wall: float) -> None:
-        """A finished job comes into play with fresh budgets and its key; what it suffered stays on record."""
+    def again(self, row: Row, wall: float, *, waits: bool = False) -> None:
+        """A finished job comes into play with fresh budgets and its key; what it suffered stays on record. `waits`: it
+        waits for its parents again."""
         if row.key is not None and not row.holds_key:
             self.free_key(row.key_name)
-        self.place(
-            row,
+        bring = partial(self.move, row, State.SCHEDULED) if waits else partial(self.place, row)
+        bring(
             turn=None,
             holds_key=row.key is not None,
             attempts=0,
@@ -383,7 +386,7 @@ class Store(FlowIndex):
             stalls=0,
             shared_stalls=0,
             suspect=False,
-            due_at=wall,
+            due_at=DUE_AFTER_PARENTS if waits else wall,
             expires_at=None,
             finished_at=None,
             prune_at=None,
@@ -410,6 +413,11 @@ class Store(FlowIndex):
 
         A letter that may not be revived counts towards `limit`, too: it was looked at, and its revival is unset.
         """
+        from . import depending
+
+        most = min(limit, PROPAGATE_MAX)
+        told = depending.propagate(self, wall, most)
+        limit = max(0, limit - told)
         expired = due = revived = refused = 0
         while expired < limit and (first := self.expiring.first()) is not None and first[0] <= wall:
             self.expire(self.jobs[first[1]], wall)
@@ -436,7 +444,7 @@ class Store(FlowIndex):
             self.keep_flow(replace(self.flows[waking[1]], wakes_at=None))
             self.touched[queue or "", group or ""] = None
         self.refill_touched()
-        return Promoted(due=due, expired=expired, revived=revived, more=looked >= limit)
+        return Promoted(due=due, expired=expired, revived=revived, more=told >= most or looked >= limit)
 
     def _key_taken(self, row: Row, wall: float) -> bool:
         holder = None if row.key is None else self.key_holder(row.key_name, wall)

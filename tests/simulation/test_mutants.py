@@ -114,9 +114,9 @@ class AJobToBeDroppedDies(Store):
 
 
 class ComingBackDoesNotTakeTheKey(Store):
-    def again(self, row: Row, wall: float) -> None:
+    def again(self, row: Row, wall: float, *, waits: bool = False) -> None:
         holds = row.holds_key
-        super().again(row, wall)
+        super().again(row, wall, waits=waits)
         self.move(row, row.state, holds_key=holds, rank=row.rank)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from ..errors import ConfigurationError, HoldfastError
+from ..records import NewJob
 
 Library = Literal["sqlite3", "psycopg", "asyncpg", "sqlalchemy", "django", "unknown"]
 
@@ -109,3 +110,12 @@ def sqlalchemy_errors(mapped: Callable[[BaseException], HoldfastError]) -> Itera
         raise ConfigurationError(
             f"the SQLAlchemy connection given cannot be used: {str(error).splitlines()[0]}"
         ) from error
+
+
+def refuse_parents(jobs: Sequence[NewJob]) -> None:
+    """Plain INSERTs cannot know whether a parent ends meanwhile."""
+    if any(job.after for job in jobs):
+        raise ConfigurationError(
+            "after= and connection= do not go together: a job that waits for others is stored in a step of its own. "
+            "Enqueue it after your transaction has committed."
+        )

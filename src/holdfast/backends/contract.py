@@ -201,6 +201,23 @@ class Backend(Reader):
         is.
         R30. Due later → scheduled; due now → ready, or waiting + refill if the job has a group. If a call of one job
         created it, `waits` tells whether it is waiting after the refill.
+        R83. Dependencies. `after` names the job's parents, at most PARENTS_MAX, each with a lower seq: stored before,
+        or earlier in the batch (a call for which another job was kept stands for that one). Else ParentNotFound, and
+        NOTHING of the batch is stored; DuplicateJob comes first. The parents of a known id are not looked at.
+        on_conflict is "keep" or "raise"; a holder that waits for parents is kept as with "keep". A new job waits for
+        its parents: it is scheduled and due at DUE_AFTER_PARENTS, with one edge per parent. An edge is met once its
+        parent has succeeded, for ever; else it failed if the parent is dead or cancelled, or is met if
+        on_parent_failure is "run"; else it is open (formulas.edge_status).
+        R84. A job that waits is decided by its edges: one failed → dead, or cancelled if on_parent_failure says so,
+        with reason "parent", counted as in R67; all met → due at its due_at or now if that is past, or `delay` from
+        now, with expires_at accordingly. A job that is dead or cancelled with reason "parent" waits again, as after
+        `revive` or `retry` (mark: revive, text "parent"), once none of its edges failed, unless another job holds its
+        key. A job that somebody else ended or gave another due time (run_now, edit, revive) is not decided any more.
+        R85. Whoever makes a job finish, or brings a finished one back, lets its edges and their children follow in the
+        same step, and theirs, as far as PROPAGATE_MAX edges go, the job that changed first before the others; promote
+        continues, within its limit and before all else. A job is not pruned while it has a child that has not
+        finished, or edges left to follow: its prune_at is put off by REMEMBER_SECONDS_MIN. A job for which another
+        waits is not deleted (StateConflict). One that goes takes its edges along, on both sides.
         """
 
     # ------------------------------------------------------------------ leasing
@@ -355,7 +372,8 @@ class Backend(Reader):
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
         """Bury or drop expired unstarted jobs, bring due scheduled ones into play, revive letters that are due for it.
 
-        R48. In this order, at most `limit` of all three together. `more`: the limit was reached.
+        R48. In this order, after R85 (PROPAGATE_MAX at most), at most `limit` of all together. `more`: one of the two
+        was reached.
         """
 
     @abstractmethod
@@ -562,7 +580,7 @@ class Backend(Reader):
         """Enqueue through the caller's own driver connection, inside the caller's transaction.
 
         R60. Plain INSERTs: every job is stored as `scheduled`, due now or later, and promote brings it into play.
-        Raises ConfigurationError if the store or the connection does not support it.
+        Raises ConfigurationError if the store or the connection does not support it, and for a job with parents.
         """
         self._refuse_to_join()
 

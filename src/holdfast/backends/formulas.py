@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ..edges import EdgeStatus, OnParentFailure
+from ..lifecycle import State
 from ..records import MARKS_KEPT_MAX, REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder, Mark
 
 LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
@@ -85,6 +87,18 @@ def prune_at(now: float, retain: float, window_ends: float | None) -> float:
     """
     kept = now + max(retain, REMEMBER_SECONDS_MIN)
     return kept if window_ends is None else max(kept, window_ends)
+
+
+def edge_status(status: EdgeStatus, parent: State, policy: OnParentFailure) -> EdgeStatus:
+    """What an edge becomes when its parent has come into that state: once met, it stays met.
+
+    PostgreSQL: fragment `edge_status` (dependencies.sql). Redis: `hf.edge_status` (dependencies.lua).
+    """
+    if status == "met" or parent is State.SUCCEEDED:
+        return "met"
+    if parent.live:
+        return "open"
+    return "met" if policy == "run" else "failed"
 
 
 def tick_overlap(overlap: str, *, live: bool) -> tuple[bool, bool]:

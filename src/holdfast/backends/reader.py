@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from ..edges import Relatives
 from ..lifecycle import State
 from ..queries.pages import SCAN_ROWS_MAX, Grouping, JobPage, Look, Scanned, Tally
 from ..records import (
@@ -117,6 +118,13 @@ class Reader(ABC):
         """
 
     @abstractmethod
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        """The parents and children of a job, by id, at most `limit` of each; empty for an unknown job.
+
+        With `values`, parents that succeeded bring their results.
+        """
+
+    @abstractmethod
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         """Roll-ups, by time, queue, task, worker and outcome."""
 
@@ -172,8 +180,9 @@ class Reader(ABC):
         turn, rank, lane, claim_call, prune_at), `letters` (like `DeadLetter`), `workers` (like `WorkerRecord`, plus
         deadline, last_call), `queues` (like `QueueRule`), `tasks` (like `TaskRule`), `overrides` (like `Override`, None
         for values that are not set), `flows` (like `Flow`), `entries` (like `CronEntry`), `pauses` (like `Pause`),
-        `logs` (job_id, at, text), `marks` (job_id and the fields of `Mark`). States are text, structs are dicts, bytes
-        stay bytes. rank is meaningful only for ready jobs, else 0.
+        `logs` (job_id, at, text), `marks` (job_id and the fields of `Mark`), `edges` (like `Edge`), `dependents`
+        (child, pending, failed: how many of its edges are not met, and how many failed), `propagating` (parent). States
+        are text, structs are dicts, bytes stay bytes. rank is meaningful only for ready jobs, else 0.
 
         All of it is of one instant, but for the rows in `moving`: a store that cannot read everything at once lists
         there, in each version it saw, every row that changed while it read."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from ..cron.api import Entry
+from ..edges import Relative, Relatives
 from ..inspection.explain import limit_in_force, rate_in_force
 from ..inspection.failures import Failures
 from ..inspection.history import HistoryEntry
@@ -23,6 +24,20 @@ from ..records import Flow, GroupRecord, Override, Pause, QueueRecord, TaskRecor
 from ..worker_status import WorkerStatus, read
 from .parse import iso
 from .parse_limits import limit_word
+
+
+def relatives_document(found: Relatives) -> dict[str, Any]:
+    """The jobs that a job waits for, and those that wait for it."""
+    return {
+        "parents": [_relative(one) for one in found.parents],
+        "children": [_relative(one) for one in found.children],
+        "parents_pending": found.pending,
+        "more_relatives": found.more,
+    }
+
+
+def _relative(one: Relative) -> dict[str, Any]:
+    return {"id": one.id, "task": one.task, "state": one.state.value, "status": one.status}
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from ..queries import make_query
 from ..queries.pages import GROUPINGS
 from ..records import SORTS
 from .completion import complete_query
-from .documents import history_document, job_document, plain, queue_document
+from .documents import history_document, job_document, plain, queue_document, relatives_document
 from .exits import Exit
 from .parse import Duration, ago, iso, tries
 from .session import Session, find_id, queue_hint, session_options, task_hint, without_ls
 
 if TYPE_CHECKING:
     from ..app import Holdfast
+    from ..edges import Relatives
     from ..inspection import HistoryEntry
     from ..records import Seal
 
@@ -48,7 +49,7 @@ COLUMNS: Mapping[str, Callable[[Job[Any], float], str]] = {
     "failures": lambda job, now: str(job.failures),
     "stalls": lambda job, now: str(job.stalls),
     "created": lambda job, now: ago(job.created_at, now),
-    "due": lambda job, now: ago(job.due_at, now),
+    "due": lambda job, now: _due(job, now),
     "started": lambda job, now: ago(job.started_at, now),
     "finished": lambda job, now: ago(job.finished_at, now),
     "worker": lambda job, now: job.worker or "",
@@ -175,6 +176,8 @@ def _note(job: Job[Any]) -> str:
         return f"cannot be read: {', '.join(unreadable)}"
     if job.state is State.DEAD:
         return job.reason or ""
+    if job.waits_for_parents:
+        return "waits for its parents"
     if job.cancel_requested:
         return "cancel asked for"
     if job.progress is not None and job.state is State.RUNNING:
@@ -183,7 +186,7 @@ def _note(job: Job[Any]) -> str:
 
 
 def _moment(job: Job[Any]) -> datetime | None:
-    moments = {State.SCHEDULED: job.due_at, State.RUNNING: job.started_at}
+    moments = {State.SCHEDULED: None if job.waits_for_parents else job.due_at, State.RUNNING: job.started_at}
     return job.finished_at if job.state.finished else moments.get(job.state, job.created_at)
 
 
@@ -198,14 +201,16 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
         if follow:
             return _follow(session, app, find_id(app, id))
         found = app.job(find_id(app, id))
-        lines, timeline = app.logs(found), app.history(found)
+        lines, timeline, related = app.logs(found), app.history(found), app.relatives(found)
         if session.as_json:
             logs = [{"at": iso(line.at), "text": line.text} for line in lines]
             past = [history_document(entry) for entry in timeline]
-            session.print.document({"job": job_document(found), "logs": logs, "history": past})
+            document = {"job": job_document(found), **relatives_document(related), "logs": logs, "history": past}
+            session.print.document(document)
             return Exit.DONE
         now = app.now().timestamp()
     _show_job(session, found, now)
+    _show_relatives(session, related)
     session.print.heading("history")
     show_timeline(session, timeline, now)
     if found.errors:
@@ -220,6 +225,17 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
         for line in lines:
             session.print.line(f"  {ago(line.at, now):>8}  {line.text}")
     return Exit.DONE
+
+
+def _show_relatives(session: Session, found: Relatives) -> None:
+    """Print what the job waits for, and what waits for it."""
+    for name, jobs in (("parents", found.parents), ("children", found.children)):
+        if jobs:
+            session.print.heading(name)
+            rows = [(one.id, one.task, one.state.value) for one in jobs]
+            session.print.table(("id", "task", "state"), rows, empty="")
+    if found.more:
+        session.print.note("there are more than are shown.")
 
 
 def show_timeline(session: Session, found: list[HistoryEntry], now: float) -> None:
@@ -249,6 +265,10 @@ def _follow(session: Session, app: Holdfast, id: str) -> int:
     return Exit.DONE if state is State.SUCCEEDED else Exit.FAILED
 
 
+def _due(job: Job[Any], now: float) -> str:
+    return "after its parents" if job.waits_for_parents else ago(job.due_at, now)
+
+
 def _show_job(session: Session, job: Job[Any], now: float) -> None:
     progress = "" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}"
     tries = f"attempts {job.attempts}, failures {job.failures}, stalls {job.stalls}"
@@ -270,7 +290,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("tries", tries),
             ("suspect", "its process died; it runs alone next" if suspect else None),
             ("created", ago(job.created_at, now)),
-            ("due", ago(job.due_at, now) if job.state is State.SCHEDULED else None),
+            ("due", _due(job, now) if job.state is State.SCHEDULED else None),
             ("expires", ago(job.expires_at, now) if job.state in UNSTARTED else None),
             ("started", ago(job.started_at, now)),
             ("finished", ago(job.finished_at, now)),

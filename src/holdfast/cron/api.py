@@ -382,6 +382,8 @@ def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -
             raise InvalidArguments(task.name, why) from None
     if not isinstance(call, BoundCall):
         raise ConfigurationError(f"a cron entry makes jobs of a task or a bound call, not of a {type(call).__name__}.")
+    if call.new.after:
+        raise ConfigurationError("the jobs of a cron entry wait for no other jobs. Leave out after=.")
     if call.connection is not None:
         raise ConfigurationError("a cron entry cannot be part of a transaction. Leave out connection=.")
     check_options("app.cron.add()", settings, CronSettings.__annotations__)

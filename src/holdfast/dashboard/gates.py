@@ -49,6 +49,8 @@ def gates(scene: Scene) -> list[Gate]:
 
 def _due(scene: Scene) -> Gate:
     due = scene.job.due_at
+    if scene.job.waits_for_parents:
+        return Gate(name="It waits for its parents", text="jobs named by after=", open=False)
     if due is None or due.timestamp() <= scene.now:
         return Gate(name="It is due", at=None if due is None else due.timestamp())
     return Gate(name="It is not due yet", at=due.timestamp(), open=False)

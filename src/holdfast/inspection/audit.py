@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from ..backends import formulas
 from ..backends.contract import Backend
+from ..edges import DUE_AFTER_PARENTS
 from ..lifecycle import FINISHED, SHARED_STALLS_MAX, State
 from ..rates import RATE_SECONDS_MAX
 from ..records import READY_PER_GROUP_MAX, Dump, Flaw
@@ -513,6 +514,39 @@ def _known_leases(job: JobRow) -> Iterable[LeaseSpan]:
     return spans.values()
 
 
+def edges_lead_from_job_to_job(picture: Picture) -> Iterator[Violation]:
+    """Both ends of a dependency exist, and it is in line with its parent's state, or about to be."""
+    for edge in picture.edges:
+        parent, child = picture.by_id.get(edge.parent), picture.by_id.get(edge.child)
+        if parent is None or child is None:
+            gone = edge.parent if parent is None else edge.child
+            text = f"job {edge.child} waits for job {edge.parent}, and there is no job {gone}"
+            yield Violation(rule="edges_lead_from_job_to_job", job_id=edge.child, text=text)
+            continue
+        told = formulas.edge_status(edge.status, parent.state, edge.on_parent_failure)
+        if told != edge.status and edge.parent not in picture.propagating:
+            text = f"has a parent {edge.parent} that is {parent.state}, and the dependency is {edge.status}"
+            yield about("edges_lead_from_job_to_job", child, text)
+
+
+def waiting_jobs_have_parents_to_wait_for(picture: Picture) -> Iterator[Violation]:
+    """What is counted of a job's dependencies is what is there, and a job waits only for those."""
+    pending, failed = Counter[str](), Counter[str]()
+    for edge in picture.edges:
+        pending[edge.child] += edge.status != "met"
+        failed[edge.child] += edge.status == "failed"
+    rule = "waiting_jobs_have_parents_to_wait_for"
+    for child in sorted({*pending, *picture.edge_counts}):
+        there = (pending[child], failed[child])
+        if picture.edge_counts.get(child) != there:
+            text = f"job {child} has {there[0]} parents that have not succeeded, {there[1]} of them failed; counted are"
+            yield Violation(rule=rule, job_id=child, text=f"{text} {picture.edge_counts.get(child)}")
+    for job in picture.jobs:
+        waits = job.state is State.SCHEDULED and job.due_at == DUE_AFTER_PARENTS
+        if waits and (not pending[job.id] or failed[job.id]):
+            yield about(rule, job, f"waits for {pending[job.id]} parents, of which {failed[job.id]} failed")
+
+
 RULES: tuple[Rule, ...] = (
     ids_and_seqs_are_unique,
     running_jobs_hold_a_lease,
@@ -531,4 +565,6 @@ RULES: tuple[Rule, ...] = (
     strict_groups_keep_their_order,
     runs_of_one_job_never_overlap,
     runs_of_one_group_never_exceed_its_limit,
+    edges_lead_from_job_to_job,
+    waiting_jobs_have_parents_to_wait_for,
 )

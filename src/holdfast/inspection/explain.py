@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
+from ..edges import DUE_AFTER_PARENTS, Relatives
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest
@@ -22,6 +23,8 @@ from ..records import Flow, GroupRecord, JobQuery, JobRecord, Override, Pause, Q
 from ..worker_status import read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
+PARENTS_SHOWN_MAX = 5
+PARENTS_LOOKED_MAX = 1000  # those that have not succeeded may come late among many
 BACKLOG_TOLD_MIN = 20  # ready jobs of the queue: with fewer, when its turn comes is no question
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
@@ -96,6 +99,8 @@ async def _braked(backend: Backend, scene: _Scene) -> _Scene:
 async def _explained(backend: Backend, scene: _Scene) -> Explanation:
     match scene.job.state:
         case State.SCHEDULED:
+            if scene.job.due_at == DUE_AFTER_PARENTS:
+                return _after_parents(scene, await backend.relatives(scene.job.id, limit=PARENTS_LOOKED_MAX))
             return _scheduled(scene)
         case State.WAITING:
             return await _waiting(backend, scene)
@@ -107,6 +112,19 @@ async def _explained(backend: Backend, scene: _Scene) -> Explanation:
             return await _dead(backend, scene)
         case _:
             return _ended(scene)
+
+
+def _after_parents(scene: _Scene, relatives: Relatives) -> Explanation:
+    """A job that waits for others: which of them have not succeeded yet."""
+    job, pending = scene.job, relatives.pending
+    open_ones = [parent for parent in relatives.parents if parent.status != "met"]
+    summary = f"It waits until {_count(pending, 'other job')} {'has' if pending == 1 else 'have'} succeeded (after=)."
+    reasons = [f"Parent {one.id} ({one.task}) is {one.state.value}." for one in open_ones[:PARENTS_SHOWN_MAX]]
+    if pending > len(reasons):
+        reasons.append(f"… and {pending - len(reasons)} more: `holdfast job {job.id}` lists its parents.")
+    steps = [f"`holdfast explain {one.id}` says why that one has not succeeded." for one in open_ones[:1]]
+    steps.append(f"Or run it without waiting: `holdfast run-now {job.id}`.")
+    return _explanation(scene, summary, [*reasons, *_obstacles(scene)], steps)
 
 
 def _scheduled(scene: _Scene) -> Explanation:
@@ -271,6 +289,7 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         "stalled": f"its worker died or lost its lease {_stalls(job)}",
         "crash": f"its process died {_stalls(job)}",
         "expired": "it was not claimed before it expired",
+        "parent": "a job that it waited for died or was cancelled; it waits again when that one is revived",
         "undecodable": "its stored arguments no longer fit its function",
         "bury": "it was buried",
         "superseded": "a newer job of the same key died after it and holds the dead letter",
@@ -293,7 +312,8 @@ def _ended(scene: _Scene) -> Explanation:
     job = scene.job
     since = f" at {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     dropped = f"It was dropped{since}: it was not claimed before it expired."
-    cancelled = dropped if job.reason == "expired" else f"It was cancelled{since}."
+    told = f"It was cancelled{since}: a job that it waited for died or was cancelled."
+    cancelled = {"expired": dropped, "parent": told}.get(job.reason or "", f"It was cancelled{since}.")
     summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else cancelled
     return _explanation(scene, summary, [], [f"`holdfast retry {job.id}` runs it again with fresh budgets."])
 

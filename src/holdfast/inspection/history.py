@@ -20,7 +20,7 @@ from ..records import JobRecord, Mark
 
 ENQUEUED, CLAIMED, FAILED, STALLED = "enqueued", "claimed", "failed", "stalled"
 _STALLS = frozenset({"stalled", "crash"})
-_BY_OTHERS = frozenset({"expired", "bury"})  # failures of a job that had no lease
+_BY_OTHERS = frozenset({"expired", "bury", "parent"})  # failures of a job that had no lease
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ..backends import formulas
+from ..edges import Edge
 from ..lifecycle import Failure, State
 from ..rates import UNLIMITED, Rate
 from ..records import Dump, GroupOrder, KeyScope, KeyUntil
@@ -182,6 +183,9 @@ class Picture(Struct, frozen=True, kw_only=True):
     overrides: tuple[OverrideRow, ...] = ()
     flows: tuple[FlowRow, ...] = ()
     entries: tuple[EntryRow, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    edge_counts: Mapping[str, tuple[int, int]] = {}  # by child: how many of its edges are stored as not met, and failed
+    propagating: frozenset[str] = frozenset()  # parents whose edges are still to follow
     newest: float | None = None  # the latest time found in the store
     rearranging: bool = False  # a changed rule is still being applied; claims already obey it
     sharded: bool = False  # two jobs in different shards may have the same fence
@@ -247,6 +251,9 @@ def picture_of(dump: Dump) -> Picture:
         overrides=overrides,
         flows=flows,
         entries=tuple(_rows(tables, "entries", EntryRow)),
+        edges=tuple(_rows(tables, "edges", Edge)),
+        edge_counts={row["child"]: (row["pending"], row["failed"]) for row in tables.get("dependents", ())},
+        propagating=frozenset(row["parent"] for row in tables.get("propagating", ())),
         newest=_newest(jobs, tables),
         rearranging=dump.rearranging,
         sharded=dump.sharded,

@@ -335,6 +335,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     retain: float | None = None
     headers: dict[str, str] = {}
     by: str = ""  # who enqueued it
+    after: int = 0  # how many parents it has
 
     def changes(self, own: RetryPolicy) -> dict[str, Any]:
         """The options that differ from the task's own."""
@@ -349,11 +350,16 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
 
 
 def encode_call_options(
-    options: TaskOptions, given: Iterable[str], headers: Mapping[str, str] = MappingProxyType({}), by: str = ""
+    options: TaskOptions,
+    given: Iterable[str],
+    headers: Mapping[str, str] = MappingProxyType({}),
+    by: str = "",
+    parents: int = 0,
 ) -> bytes | None:
-    """Headers, who enqueues, and whichever of retry, timeout and retain were given for one call; None if none were."""
+    """Headers, who enqueues, the number of parents, and whichever of retry, timeout and retain were given for one call;
+    None if none were."""
     names = set(given) & CALL_OPTIONS
-    if not names and not headers and not by:
+    if not names and not headers and not by and not parents:
         return None
     retry = None
     if "retry" in names:
@@ -371,5 +377,6 @@ def encode_call_options(
         retain=options.retain if "retain" in names else None,
         headers=dict(headers),
         by=by,
+        after=parents,
     )
     return msgspec.json.encode(said)

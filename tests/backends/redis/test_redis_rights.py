@@ -24,7 +24,7 @@ from ...servers.valkey_cluster import shared_cluster
 User = Callable[..., RedisBackend]
 LEAST = "+eval +evalsha +info +time +multi +exec +xread"
 SHORT = "+@read +@write +@scripting +@transaction +@connection +info +time"  # as docs/how-to/redis.md has it
-NO_COMMANDS = {"LIMIT", "MAXLEN", "WITHSCORES", "WITHVALUES", "COUNT", "MYID", "MYSHARDID"}
+NO_COMMANDS = {"LIMIT", "MAXLEN", "WITHSCORES", "WITHVALUES", "COUNT", "NX", "MYID", "MYSHARDID"}
 NOT_NEEDED = {"CLUSTER"}  # a server that does not tell its place in a cluster will do
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ... import logs
 from ...clock import Clock
+from ...edges import Relatives
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
@@ -93,7 +94,7 @@ CAREFUL_SECONDS = 5.0  # after hitting a foreign row lock, exchanges probe for l
 def _verb(part: str) -> str:
     """The verb a statement implements, as errors name it."""
     file, _, name = part.partition(".")
-    return "enqueue" if file == "single" else file if name == "call" else name
+    return "enqueue" if file in ("single", "linked") else file if name == "call" else name
 
 
 def _storable(text: str) -> str:
@@ -237,6 +238,10 @@ class PostgresBackend(Backend):
         if is_single(jobs):
             created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
             enqueued = [Enqueued(jobs[0].id, created == "true")]
+        elif any(job.after for job in jobs):
+            stored, links = codec.links_of(jobs)
+            answer = await self._write("linked.call", patient=True, jobs=by_column(stored), links=links, now=now)
+            enqueued = codec.as_enqueued(answer, jobs)
         else:
             answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
             enqueued = codec.as_enqueued(answer, jobs)
@@ -515,6 +520,9 @@ class PostgresBackend(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", read.marks, job_id)
+
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        return await self._read("relatives", read.relatives, job_id, limit, values)
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._read("rollups", read.rollups, query)

@@ -21,6 +21,7 @@ from ..caller_connections import (
     recognise,
     refuse_autocommit,
     refuse_kind,
+    refuse_parents,
     sqlalchemy_connection,
     sqlalchemy_errors,
     unscoped,
@@ -110,11 +111,13 @@ _as_joined = msgspec.json.Decoder(bool | list[tuple[str, bool]] | _Refused).deco
 
 def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue by one statement in the caller's transaction: the jobs are visible if and only if it commits."""
+    refuse_parents(jobs)
     return joined.answers(_execute(connection, joined, joined.values(jobs=by_column(jobs))), jobs)
 
 
 async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Like `enqueue_on`, through an async connection on the caller's own loop."""
+    refuse_parents(jobs)
     return joined.answers(await _aexecute(connection, joined, joined.values(jobs=by_column(jobs))), jobs)
 
 

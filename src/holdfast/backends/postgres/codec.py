@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from ...edges import DUE_AFTER_PARENTS
 from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
 from ...records import (
@@ -379,12 +380,30 @@ def by_column(jobs: Sequence[NewJob]) -> str:
     return encoded(columns)
 
 
+def links_of(jobs: Sequence[NewJob]) -> tuple[list[NewJob], str]:
+    """Jobs as they are stored while they wait, and what dependencies.sql must know of those that do."""
+    links = [
+        {
+            "n": place,
+            "id": job.id,
+            "after": list(dict.fromkeys(job.after)),
+            "on_parent_failure": job.on_parent_failure,
+            "delay": job.delay,
+            "due_at": job.due_at,
+        }
+        for place, job in enumerate(jobs)
+        if job.after
+    ]
+    stored = [replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job for job in jobs]
+    return stored, encoded(links)
+
+
 def is_single(jobs: Sequence[NewJob]) -> bool:
     """Whether this is one job for the fast path in enqueue.sql: no group, no key, no rare options."""
     if len(jobs) != 1:
         return False
     [job] = jobs
-    return job.group is None and job.key is None and _rare_fields(job) == _NONE_SET
+    return job.group is None and job.key is None and not job.after and _rare_fields(job) == _NONE_SET
 
 
 def by_field(job: NewJob) -> dict[str, Any]:

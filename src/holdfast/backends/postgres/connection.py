@@ -32,6 +32,7 @@ from ...errors import (
     HoldfastError,
     JobNotFound,
     OutcomeUnknown,
+    ParentNotFound,
     SchemaMismatch,
     StoreSealed,
 )
@@ -59,7 +60,7 @@ SEARCH_PATH = "pg_catalog,pg_temp"
 
 def _state_conflict(facts: dict[str, Any]) -> HoldfastError:
     """lifecycle.py words the refusal; the advice that functions of an older version still send is ignored."""
-    names = ("job_id", "verb", "state", "live_id", "heir_id", "letter_id")
+    names = ("job_id", "verb", "state", "live_id", "heir_id", "letter_id", "child_id")
     return state_conflict(**{name: facts[name] for name in names if name in facts})
 
 
@@ -71,6 +72,7 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF005": lambda facts: StoreSealed(facts["role"], facts["stage"], facts["other"]),
     "HF007": lambda facts: too_many_commands(facts["worker"]),
     "HF006": lambda facts: strict_limit(facts["queue"], facts["limit"]),
+    "HF008": lambda facts: ParentNotFound(**facts),
 }
 AGAIN = ("40001", "40P01")
 HELD = "55P03"

@@ -10,8 +10,10 @@ import msgspec
 from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
+from ...edges import edge_position, position_of
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import seals
+from . import read
 from .codec import as_job, as_marks, encoded, read_letter
 from .flaws import rule_flaws
 from .read import Cursor, Statements, one_picture, pauses, rows, rules
@@ -59,6 +61,9 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
             replace(_as_stored(job), logs=_as_lines(lines), marks=as_marks(marks)) for job, lines, marks in found
         )
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
+    if part == "edges":
+        edges = await read.edges(cursor, sql, edge_position(after), limit)
+        return Shipment(part=part, edges=tuple(edges), after=position_of(edges[-1]) if len(edges) == limit else None)
     found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
     letters = tuple(_as_letter(row[0]) for row in found)
     return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
@@ -116,6 +121,8 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:
             await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
+        if shipment.edges:
+            await cursor.execute(sql["relatives.carry"], {"edges": encoded(shipment.edges)})
         # The tick exported with the rules is not below any number in use. Turns are ignored: staggered ones may lie far
         # beyond the counter.
         highest = max((job.fence for job in shipment.jobs), default=0)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import AsyncCursor
 
+from ...edges import STATUSES, Edge, Relative, Relatives
 from ...lifecycle import State
 from ...records import (
     GROUP_COUNT_MAX,
@@ -247,6 +248,35 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
     return [as_worker(row[0]) for row in await rows(cursor, sql["read.workers"], {"now": now})]
 
 
+async def relatives(cursor: Cursor, sql: Statements, job_id: str, limit: int, values: bool) -> Relatives:
+    async with one_picture(cursor):
+        asked = {"id": job_id, "limit": limit + 1, "values": values}
+        parents = await rows(cursor, sql["relatives.parents"], asked)
+        children = await rows(cursor, sql["relatives.children"], asked)
+        pending = await rows(cursor, sql["relatives.pending"], asked)
+    return Relatives(
+        parents=tuple(_relative(*row) for row in parents[:limit]),
+        children=tuple(_relative(*row) for row in children[:limit]),
+        pending=pending[0][0] if pending else 0,
+        more=max(len(parents), len(children)) > limit,
+    )
+
+
+def _relative(job_id: str, task: str, state: str, status: int, value: bytes | None) -> Relative:
+    return Relative(id=job_id, task=task, state=State(state), status=STATUSES[status], value=value)
+
+
+async def edges(
+    cursor: Cursor, sql: Statements, after: tuple[str, str] = ("", ""), limit: int | None = None
+) -> list[Edge]:
+    """By child and parent."""
+    found = await rows(cursor, sql["relatives.edges"], {"child": after[0], "parent": after[1], "limit": limit})
+    return [
+        Edge(parent=parent, child=child, status=STATUSES[status], on_parent_failure=policy, delay=delay, due_at=due_at)
+        for parent, child, status, policy, delay, due_at in found
+    ]
+
+
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
     """The whole store as plain values in the shapes of the records, from one snapshot."""
     async with one_picture(cursor):
@@ -272,6 +302,10 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
                 mark_row(id, mark) for id, text in await rows(cursor, sql["read.all_marks"]) for mark in as_marks(text)
             ],
         }
+        tables["edges"] = [_plain(edge) for edge in await edges(cursor, sql)]
+        for name, columns in (("dependents", ("child", "pending", "failed")), ("propagating", ("parent",))):
+            found = await rows(cursor, sql[f"relatives.{name}"])
+            tables[name] = [dict(zip(columns, row, strict=True)) for row in found]
         pending = bool(await rows(cursor, sql["read.rearranging"]))
     return Dump(tables={name: tuple(found) for name, found in tables.items()}, rearranging=pending)
 

@@ -50,6 +50,7 @@ FILES = [
     "limits",
     "rearrange",
     "operate",
+    "dependencies",
     "history",
     "edit",
     "prune",

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...clock import Clock
+from ...edges import DUE_AFTER_PARENTS, Relatives
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
@@ -196,7 +197,7 @@ class RedisBackend(Backend):
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         self._check_open()
         direct = self._direct
-        if direct is None or not direct.usable:
+        if direct is None or not direct.usable or any(job.after for job in jobs):
             return None
         if not jobs:
             return []
@@ -217,11 +218,16 @@ class RedisBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        values, pieces = (list(map(codec.new_job, jobs)), self._numbering), list(map(codec.body, jobs))
+        verb, more = "enqueue", list[Any]()
+        if any(job.after for job in jobs):
+            verb, more = "link", [list(map(codec.link, jobs))]
+            jobs = [replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job for job in jobs]
+        values = (list(map(codec.new_job, jobs)), self._numbering, *more)
+        pieces = list(map(codec.body, jobs))
         relieved = 0
         while True:
             try:
-                letters, others = await self._run("enqueue", now, *values, pieces=pieces, confirm=True)
+                letters, others = await self._run(verb, now, *values, pieces=pieces, confirm=True)
             except BackendUnavailable as error:  # a full server refuses before anything is carried out
                 relieved += 1
                 if not is_full(error) or relieved > RELIEVED_MAX:
@@ -443,6 +449,9 @@ class RedisBackend(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._reading().marks(job_id)
+
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        return await self._reading().relatives(job_id, limit, values=values)
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._reading().rollups(query)

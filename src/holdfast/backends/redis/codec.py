@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from ...edges import STATUSES, Edge, Relative
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
@@ -93,6 +94,63 @@ request: Callable[[ClaimRequest], tuple[Any, ...]] = attrgetter(*REQUEST)
 
 def new_job(job: NewJob) -> tuple[Any, ...]:
     return (*_new(job), _terms(job, job.wait_max))
+
+
+def link(job: NewJob) -> tuple[Any, ...] | bool:
+    """Return what a new job waits for; False if nothing."""
+    return (list(dict.fromkeys(job.after)), job.on_parent_failure, job.delay, job.due_at) if job.after else False
+
+
+def edge(child: bytes, parent: bytes, status: bytes, packed: bytes | None) -> Edge:
+    """Decode an edge, with what its child wants."""
+    try:
+        _, _, policy, delay, due_at = unpack(packed or b"")
+    except UNREADABLE:
+        policy, delay, due_at = "bury", False, False
+    return Edge(
+        parent=parent.decode(),
+        child=child.decode(),
+        status=STATUSES[int(status)],
+        on_parent_failure=policy,
+        delay=None if delay is False else delay,
+        due_at=None if due_at is False else due_at,
+    )
+
+
+def edge_line(edge: Edge) -> tuple[Any, ...]:
+    """An edge as it is moved."""
+    wanted = (edge.on_parent_failure, _or_false(edge.delay), _or_false(edge.due_at))
+    return (edge.parent, edge.child, str(STATUSES.index(edge.status)), *wanted)
+
+
+def edges(members: Sequence[bytes], dependents: Mapping[bytes, bytes]) -> list[Edge]:
+    """Decode all edges, by child and parent, from the members of `edges`."""
+    found: list[Edge] = []
+    for member in members:
+        escaped, _, rest = member.partition(b"\0")
+        if rest[:1] not in (b"0", b"1", b"2"):
+            continue  # nothing of ours: flaws lists it
+        parent = escaped.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")
+        found.append(edge(rest[1:], parent, rest[:1], dependents.get(rest[1:])))
+    return sorted(found, key=lambda one: (one.child, one.parent))
+
+
+def edge_counts(dependents: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
+    """Decode how many edges of each child are not met, and failed."""
+    counts: list[dict[str, Any]] = []
+    for child, packed in sorted(dependents.items()):
+        try:
+            pending, failed, *_ = unpack(packed)
+        except UNREADABLE:
+            pending = failed = -1
+        counts.append({"child": child.decode(), "pending": pending, "failed": failed})
+    return counts
+
+
+def relative(job_id: bytes, task: bytes, state: bytes, status: bytes, value: bytes | None) -> Relative:
+    """Decode a parent or a child."""
+    known = STATES[state.decode()]
+    return Relative(id=job_id.decode(), task=task.decode(), state=known, status=STATUSES[int(status)], value=value)
 
 
 def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:

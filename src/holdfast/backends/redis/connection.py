@@ -47,6 +47,7 @@ from ...errors import (
     HoldfastError,
     JobNotFound,
     OutcomeUnknown,
+    ParentNotFound,
     SchemaMismatch,
 )
 from ...lifecycle import state_conflict
@@ -97,6 +98,7 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "StoreSealed": lambda facts: seals.refusal(seals.read(facts["seal"])),
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
+    "ParentNotFound": lambda facts: ParentNotFound(**facts),
     "TooManyCommands": lambda facts: too_many_commands(facts["worker"]),
     "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),
     "not ours": lambda facts: ConfigurationError(

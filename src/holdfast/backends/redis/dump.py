@@ -139,7 +139,8 @@ def _dump(
     group_flows: Sequence[bytes],
     moving: Sequence[Mapping[str, Any]] = (),
 ) -> Dump:
-    workers, calls, portraits, rules, tasks, overrides, flows, entries, pauses, changes = small
+    workers, calls, portraits, rules, tasks, overrides, flows, entries, pauses, changes, *more = small
+    edges, dependents, propagating = more[0], _pairs(more[1]), more[2]
     ordered = sorted(((_line(one), one[_LINES], one[_MARKS]) for one in jobs), key=lambda line: line[0]["seq"])
     shown = [codec.plain(codec.letter_of(*one)) for one in letters.items()]
     return Dump(
@@ -159,6 +160,9 @@ def _dump(
                 for line in codec.log_lines(packed)
             ),
             "marks": tuple(mark_row(job["id"], mark) for job, _, packed in ordered for mark in codec.marks(packed)),
+            "edges": tuple(map(codec.plain, codec.edges(edges, dependents))),
+            "dependents": tuple(codec.edge_counts(dependents)),
+            "propagating": tuple({"parent": parent.decode()} for parent in sorted(propagating)),
         },
         rearranging=bool(changes),
         moving=tuple(moving),

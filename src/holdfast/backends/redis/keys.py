@@ -47,6 +47,10 @@ KEY_TYPES = {
     "failed": "zset",  # letters by the time of the latest failure
     "dead": "zset",  # letters by task, time of the latest failure
     "revivals": "zset",  # letters by the time of their automatic revival
+    "edges": "zset",  # the parents that jobs wait for, by parent, status, child
+    "parents": "zset",  # the same by child, parent
+    "dependents": "hash",  # job with parents → how many of its edges are not met and failed, and what it wants
+    "propagating": "zset",  # parents whose edges may not be in line with their state yet, oldest first
     "workers": "hash",  # id → its row
     "portraits": "hash",  # worker → the status of its runners: kept out of its row, which every claim reads
     "commands": "hash",  # worker → what it is asked to do, answered or not, oldest first

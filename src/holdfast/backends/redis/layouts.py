@@ -173,6 +173,10 @@ META = ("schema", "tick", "seq", "sealed", "quiet_until", "life", "used", "body_
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "TERMS": tuple(TERMS),
     "NEW": NEW_JOB,
+    "LINK": ("parents", "policy", "delay", "due_at"),  # what a new job waits for
+    "DEPENDENT": ("pending", "failed", "policy", "delay", "due_at"),  # the same, as it is stored
+    "EDGE": ("parent", "child", "status", "policy", "delay", "due_at"),  # as it is moved
+    "RELATIVE": ("id", "task", "state", "status", "value"),
     "SETTLED": SETTLEMENT,
     "RELEASE": ("id", "token", "delay"),
     "HELD": ("id", "token"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...edges import edge_position, position_of
 from ...errors import BackendUnavailable
 from ...lifecycle import State
 from ...rates import UNLIMITED, Rate
@@ -54,12 +55,17 @@ class MoveVerbs:
 
     async def export(self, part: Part, after: str, limit: int) -> Shipment:
         place = int(after or 0) if part == "jobs" else 0
-        reply = await self._connections.run(SCRIPTS["export"], [None, part, place, limit], [after.encode()])
+        texts = edge_position(after) if part == "edges" else (after, "")
+        pieces = [text.encode() for text in texts]
+        reply = await self._connections.run(SCRIPTS["export"], [None, part, place, limit], pieces)
         if part == "rules":
             return _rules(*reply)
         if part == "letters":
             letters = tuple(map(codec.letter, reply))
             return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
+        if part == "edges":
+            edges = tuple(codec.edge(*one) for one in reply)
+            return Shipment(part=part, edges=edges, after=position_of(edges[-1]) if len(edges) == limit else None)
         # A change of a task's lane is applied to ready jobs page by page; a seal may come before the last page.
         lanes = await self._lanes()
         jobs = tuple(_to_its_lane(job, lanes) for job in codec.stored_jobs(*reply))
@@ -100,6 +106,7 @@ def _values(shipment: Shipment) -> list[Any]:
         [(one.queue, one.task, one.key, codec.letter_line(one)) for one in shipment.letters],
         shipment.tick,
         shipment.seq,
+        [codec.edge_line(edge) for edge in shipment.edges],
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from ...edges import Relatives
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
@@ -75,6 +76,15 @@ class Reader:
 
     async def marks(self, job_id: str) -> list[Mark]:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))
+
+    async def relatives(self, job_id: str, limit: int, *, values: bool) -> Relatives:
+        parents, children, pending = await self._run("relatives", job_id, limit + 1, values)
+        return Relatives(
+            parents=tuple(codec.relative(*one) for one in parents[:limit]),
+            children=tuple(codec.relative(*one) for one in children[:limit]),
+            pending=pending,
+            more=max(len(parents), len(children)) > limit,
+        )
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         """Page by page: a script blocks the whole server."""

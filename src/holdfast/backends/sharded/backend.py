@@ -35,7 +35,7 @@ from typing import ClassVar, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...errors import JobNotFound, StoreSealed
+from ...errors import JobNotFound, ParentNotFound, StoreSealed
 from ...lifecycle import Settlement
 from ...records import (
     Answer,
@@ -68,7 +68,7 @@ from ...rollups import Recording
 from ..contract import Backend
 from ..formulas import Numbering
 from .cron import CronVerbs
-from .enqueue import enqueue
+from .enqueue import apart, enqueue
 from .fanout import SILENCE, at_once, spread
 from .lease import HOME, LeaseVerbs
 from .limits import LimitVerbs
@@ -143,6 +143,10 @@ class ShardedBackend(ShardedReader, Backend):
         registry = await self._ruling.ready_for(jobs, now)
         try:
             return await enqueue(registry, self._store, jobs, now)
+        except ParentNotFound as error:
+            if await self.get(error.job_id) is None:
+                raise
+            raise apart(error.child_id, error.job_id) from error
         except StoreSealed:
             if not await self._sealing.finish_closing():
                 raise

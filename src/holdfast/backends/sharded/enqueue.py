@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
+from ...errors import BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
 from ...records import Enqueued, NewJob
 from ..contract import Backend
 from .fanout import at_once
@@ -28,6 +28,8 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
         places.setdefault(name, []).append(place)
     if len(places) == 1:
         return await (await stores(next(iter(places)))).enqueue(jobs, now)
+    if any(job.after for job in jobs):
+        raise apart(next(job for job in jobs if job.after).id)
     parts = {name: [jobs[place] for place in found] for name, found in places.items()}
     choosy = [name for name, part in parts.items() if any(job.on_conflict == "raise" for job in part)]
 
@@ -58,6 +60,15 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     for name, found in places.items():
         answered.update(zip(found, stored[name], strict=True))
     return [answered[place] for place in range(len(jobs))]
+
+
+def apart(child: str, parent: str | None = None) -> ConfigurationError:
+    """The refusal of a job that waits for one in another shard: ending that one and telling this is not one step."""
+    whom = "others of its enqueue_many()" if parent is None else f"job {parent}"
+    return ConfigurationError(
+        f"job {child} cannot wait for {whom} in another shard. On a cluster a job and its parents must be in one "
+        "shard: in one queue declared with shards=1, or in one group. Enqueue it in the handler of the last parent."
+    )
 
 
 async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:

@@ -15,9 +15,11 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from ...edges import Edge, position_of
 from ...records import DeadLetter, Part, Shipment, StoredJob
 from .. import seals
 from .divide import concerning, refuse_undividable
+from .enqueue import apart
 from .fanout import at_once
 from .lease import HOME, Stores
 from .places import place_of_job, shard_name
@@ -57,6 +59,10 @@ class MoveVerbs:
         if part == "jobs":
             jobs = await self._page(part, after, limit, lambda piece: piece.jobs, lambda job: job.seq)
             return Shipment(part=part, jobs=tuple(jobs), after=str(jobs[-1].seq) if len(jobs) >= limit else None)
+        if part == "edges":
+            edges = await self._page(part, after, limit, lambda piece: piece.edges, lambda one: (one.child, one.parent))
+            place = position_of(edges[-1]) if len(edges) >= limit else None
+            return Shipment(part=part, edges=tuple(edges), after=place)
         letters = await self._page(part, after, limit, lambda piece: piece.letters, lambda letter: letter.id)
         return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) >= limit else None)
 
@@ -122,6 +128,8 @@ class MoveVerbs:
         elif shipment.part == "jobs":
             await self._add_queues(move, shipment)
             await self._hand_out(move, shipment, [self._shard_of(job) for job in shipment.jobs])
+        elif shipment.part == "edges":
+            await self._hand_out(move, shipment, await self._shards_with(shipment.edges))
         else:
             found = await at_once({str(n): self._shard_with(one) for n, one in enumerate(shipment.letters)})
             await self._hand_out(move, shipment, list(found.of_all().values()))
@@ -224,11 +232,27 @@ class MoveVerbs:
             part = Shipment(
                 part=shipment.part,
                 jobs=tuple(job for job, shard in zip(shipment.jobs, shards, strict=False) if shard == name),
+                edges=tuple(one for one, shard in zip(shipment.edges, shards, strict=False) if shard == name),
                 letters=tuple(one for one, shard in zip(shipment.letters, shards, strict=False) if shard == name),
             )
             await (await self._stores(name)).carry(move, part)
 
         (await at_once({name: hand(name) for name in set(shards)})).of_all()
+
+    async def _shards_with(self, edges: Sequence[Edge]) -> list[str]:
+        """Return where each edge's jobs are; refuses one between two shards."""
+        ids = sorted({name for edge in edges for name in (edge.parent, edge.child)})
+        places: dict[str, str] = {}
+
+        async def look(name: str) -> None:
+            ended = await (await self._stores(name)).ended(ids)
+            places.update({one: name for one in ids if one not in ended or ended[one] is not None})
+
+        (await at_once({name: look(name) for name in self._shards.all()})).of_all()
+        for edge in edges:
+            if places.get(edge.parent) != places.get(edge.child):
+                raise apart(edge.child, edge.parent)
+        return [places[edge.child] for edge in edges]
 
     def _shard_of(self, row: StoredJob | DeadLetter) -> str:
         return shard_name(row.queue, place_of_job(row, self._shards.registry.queues[row.queue].shards))

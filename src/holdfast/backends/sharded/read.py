@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ...edges import Relatives
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
@@ -103,6 +104,14 @@ class ShardedReader(Reader):
             if found is not None and entry is not None:
                 self._remember(job_id, shard_name(found.queue, place_of_job(found, entry.shards)))
         return found
+
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        job = await self.get(job_id)
+        if job is None:
+            return Relatives()
+        entry = self._shards.registry.queues[job.queue]
+        shard = self._places.get(job_id) or shard_name(job.queue, place_of_job(job, entry.shards))
+        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values))
 
     def _remember(self, job_id: str, shard: str) -> None:
         if len(self._places) >= PLACES_MAX:
@@ -385,6 +394,9 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
     marks = (row for dump in found.values() for row in dump.tables["marks"])
     tables["marks"] = tuple(sorted(marks, key=lambda row: order[row["job_id"]]))
+    for table in ("edges", "dependents", "propagating"):
+        rows = [row for dump in found.values() for row in dump.tables[table]]
+        tables[table] = tuple(sorted(rows, key=lambda row: (row.get("child", ""), row.get("parent", ""))))
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
     flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
     tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))

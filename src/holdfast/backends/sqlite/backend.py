@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
+from ...edges import Relatives
 from ...errors import BackendUnavailable, ConfigurationError
 from ...lazy import import_lazily
 from ...lifecycle import Settlement, State
@@ -80,11 +81,28 @@ from .wakeups import Wakeups, call_out, forget_inherited, nudge
 if TYPE_CHECKING:
     import asyncio
 
-    from . import claim, cron, flaws, history, limits, move, operate, promote, prune, read, recover, renew, scan, settle
+    from . import (
+        claim,
+        cron,
+        flaws,
+        history,
+        limits,
+        move,
+        operate,
+        promote,
+        prune,
+        read,
+        recover,
+        relatives,
+        renew,
+        scan,
+        settle,
+    )
     from . import edit as edits
 else:  # what a producer may never need
     import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
-    import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".renew", ".scan", ".settle", edits=".edit")
+    import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".relatives", ".renew", ".scan", ".settle")
+    import_lazily(globals(), edits=".edit")
 
 T = TypeVar("T")
 
@@ -279,6 +297,9 @@ class SqliteVerbs(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", lambda cursor: read.marks(cursor, job_id))
+
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        return await self._read("relatives", lambda cursor: relatives.relatives(cursor, job_id, limit, values=values))
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._read("rollups", lambda cursor: history.rollups(cursor, query))

@@ -64,10 +64,11 @@ class Look(NamedTuple):
     expired: int
     letters: int
     overdue: int
+    propagating: int
 
     @property
     def anything(self) -> bool:
-        return bool(self.due or self.expired or self.letters)
+        return bool(self.due or self.expired or self.letters or self.propagating)
 
 
 def exchange(
@@ -83,6 +84,7 @@ def exchange(
         _, last_answers, *_ = row
         return _first_answer(tx, request, last_answers)
     answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
+    tx.propagate()
     look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
     if row is None or request.call < row[0]:  # unknown worker, or a later claim overtook this one: outcomes only
         tx.close()

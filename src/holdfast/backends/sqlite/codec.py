@@ -136,6 +136,7 @@ FILES = [
     "groups",
     "limits",
     "operate",
+    "dependencies",
     "edit",
     "history",
     "prune",

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import logs
+from ...edges import PROPAGATE_MAX
 from ...errors import (
     BackendError,
     BackendUnavailable,
@@ -557,6 +558,7 @@ def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnkn
 
 _CLOSED = SQL["seal.closed"]
 _STORE_TICK = SQL["limit.store_tick"]
+_ENDED = SQL["dependencies.ended"]
 
 TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
 
@@ -564,13 +566,14 @@ TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to
 class Transaction:
     """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
 
-    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "now", "steady")
+    __slots__ = ("_propagates", "_rules", "_tick", "_touched", "boot", "cursor", "now", "steady")
 
     def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
         self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
         self._touched: dict[tuple[str, str], bool] = {}
         self._tick: int | None = None
         self._rules: Rules | None = None
+        self._propagates = False
 
     # ------------------------------------------------------------------ the growing counter
 
@@ -584,7 +587,8 @@ class Transaction:
         return first
 
     def close(self) -> None:
-        """End of the request: refill the touched groups and store the counter."""
+        """End of the request: tell those that wait for what ended, refill the touched groups, store the counter."""
+        self.propagate()
         self.refill()
         if self._tick is not None:
             self.cursor.execute(_STORE_TICK, (self._tick,))
@@ -606,6 +610,21 @@ class Transaction:
         seal = self.closed_by
         if seal is not None:
             raise seals.refusal(seal)
+
+    # ------------------------------------------------------------------ dependencies
+
+    def ended(self, seqs: Sequence[int]) -> None:
+        """These jobs have finished, or came back: jobs that wait for them must be told before the request ends."""
+        if self.rules.any_edge and self.cursor.execute(_ENDED, (codec.encoded(seqs).decode(),)).rowcount:
+            self._propagates = True
+
+    def propagate(self) -> None:
+        """Tell the jobs that wait for those that ended, as far as one step goes."""
+        if self._propagates:
+            from .dependencies import propagate
+
+            self._propagates = False
+            propagate(self, PROPAGATE_MAX)
 
     # ------------------------------------------------------------------ groups, rules and places
 

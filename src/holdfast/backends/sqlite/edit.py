@@ -14,7 +14,7 @@ from msgspec import UNSET
 from ...errors import JobNotFound
 from ...lifecycle import UNSTARTED, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, Edit, JobRecord
-from . import enqueue, operate, read
+from . import dependencies, enqueue, operate, read
 from .codec import EVERYWHERE, SQL, logical_name, state_of
 from .connection import Transaction
 from .groups import bring_into_play
@@ -122,10 +122,12 @@ def delete(tx: Transaction, job_id: str) -> JobRecord:
     job = _job(tx, job_id)
     if job["state"] == State.RUNNING:
         raise state_conflict(job_id, "delete", job["state"])
+    dependencies.refuse_if_awaited(tx, job_id, job["state"])
     record = _read(tx, job_id)
     until = (tx.now if record.finished_at is None else record.finished_at) + REMEMBER_SECONDS_MIN
     if until > tx.now:
         tx.cursor.execute(SQL["delete.remember"], (job_id, until))
+    dependencies.forget(tx, [job_id])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["prune.logs"], (job["seq"],))
     tx.cursor.execute(SQL["prune.job"], (job["seq"],))

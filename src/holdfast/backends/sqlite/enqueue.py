@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ...edges import DUE_AFTER_PARENTS
 from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob
@@ -20,6 +21,7 @@ from ..caller_connections import (
     recognise,
     refuse_autocommit,
     refuse_kind,
+    refuse_parents,
     sqlalchemy_connection,
     sqlalchemy_errors,
     unscoped,
@@ -54,6 +56,7 @@ class Holder(NamedTuple):
     due_max: float | None
     priority: int
     turn: int | None
+    due_at: float
 
     @property
     def in_play(self) -> bool:
@@ -163,6 +166,10 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step; of a single one, tell whether its group has no room for it yet."""
+    if any(job.after for job in jobs):
+        from . import dependencies
+
+        return dependencies.store(tx, jobs)
     answers = store(tx, jobs)
     if len(jobs) == 1 and jobs[0].group is not None and answers[0].created:
         [waits] = tx.cursor.execute(SQL["enqueue.waits"], (jobs[0].id,)).fetchone()
@@ -226,7 +233,7 @@ def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | 
         return holder
     if job.on_conflict == "raise":
         raise DuplicateJob(str(job.key), holder.id)
-    if job.on_conflict == "keep" or holder.state not in UNSTARTED:
+    if job.on_conflict == "keep" or holder.state not in UNSTARTED or holder.due_at == DUE_AFTER_PARENTS:
         return Enqueued(holder.id, False)
     return holder
 
@@ -279,6 +286,7 @@ _TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
 
 def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
     """Plain INSERTs through the caller's connection and transaction: visible if and only if it commits."""
+    refuse_parents(jobs)
     with in_transaction_of(connection, path) as execute:
         return [join_one(execute, job, now) for job in jobs]
 

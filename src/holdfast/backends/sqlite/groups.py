@@ -83,6 +83,7 @@ class Rules:
         "_tasks",
         "_tasks_said",
         "_trimmed",
+        "any_edge",
         "any_flow",
         "any_key",
         "any_letter",
@@ -96,6 +97,7 @@ class Rules:
         self._cursor = cursor
         pauses, overrides, tasks, self._queue_flows, *others = cursor.execute(_ANY).fetchone()
         self.any_flow, self.any_key, self.any_letter, self.rearranging, self.any_remembered, *others = others
+        self.any_edge, *others = others
         self.closed, self.tick = others
         paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
         self._queue_pauses, self._group_pauses, self._task_pauses = paused

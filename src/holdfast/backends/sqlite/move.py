@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from ...edges import edge_position, position_of
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob
 from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
-from . import codec, cron, read
+from . import codec, cron, dependencies, read, relatives
 from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
@@ -62,8 +63,15 @@ def export(cursor: sqlite3.Cursor, part: Part, after: str, limit: int) -> Shipme
         )
     if part == "jobs":
         return _export_jobs(cursor, int(after or 0), limit)
+    if part == "edges":
+        return _export_edges(cursor, after, limit)
     letters = read.letters_after(cursor, after, limit)
     return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) == limit else None)
+
+
+def _export_edges(cursor: sqlite3.Cursor, after: str, limit: int) -> Shipment:
+    edges = relatives.edges(cursor, edge_position(after), limit)
+    return Shipment(part="edges", edges=tuple(edges), after=position_of(edges[-1]) if len(edges) == limit else None)
 
 
 def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
@@ -109,6 +117,7 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
+    dependencies.carry(tx, shipment.edges)
     # A turn may be staggered far ahead; the tick that came with the rules is above everything that advanced the
     # counter.
     highest = max((job.fence for job in shipment.jobs), default=0)

@@ -26,7 +26,7 @@ _NAMES = """
 JOB_FIELDS = _NAMES.split()
 
 
-def _job(tx: Transaction, job_id: str) -> dict[str, Any]:
+def job_of(tx: Transaction, job_id: str) -> dict[str, Any]:
     row = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
     if row is None:
         raise JobNotFound(job_id)
@@ -42,7 +42,7 @@ def _done(tx: Transaction, job_id: str) -> JobRecord:
 
 
 def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
-    job = _job(tx, job_id)
+    job = job_of(tx, job_id)
     state = state_of(job["state"])
     if state in (State.SUCCEEDED, State.DEAD):
         raise state_conflict(job_id, "cancel", state)
@@ -52,37 +52,37 @@ def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     elif state in UNSTARTED:
         tx.refuse_sealed()
         settle.finish(tx, job, State.CANCELLED)
-        _count(tx, job, "cancelled")
+        count(tx, job, "cancelled")
         settle.mark(tx, job["seq"], "cancel", by=by)
     return _done(tx, job_id)
 
 
 def bury(tx: Transaction, job_id: str, reason: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
-    job = _job(tx, job_id)
+    job = job_of(tx, job_id)
     if state_of(job["state"]) not in UNSTARTED:
         raise state_conflict(job_id, "bury", job["state"])
-    _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
-    _count(tx, job, "dead")
+    kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
+    count(tx, job, "dead")
     settle.mark(tx, job["seq"], "bury", by=by)
     return _done(tx, job_id)
 
 
-def _count(tx: Transaction, job: dict[str, Any], outcome: str) -> None:
+def count(tx: Transaction, job: dict[str, Any], outcome: str) -> None:
     """Count a job that ends without a lease: no worker does (R67)."""
     history.add(tx, Rollup(outcome=outcome, count=1, queue=job["queue"], task=job["task"]))
 
 
 def expire(tx: Transaction, job_id: str) -> None:
-    job = _job(tx, job_id)
-    _count(tx, job, "expired")
+    job = job_of(tx, job_id)
+    count(tx, job, "expired")
     if job["dropped"]:
         settle.finish(tx, job, State.CANCELLED, reason="expired")
     else:
-        _kill(tx, job, "expired", FAILURE_TEXTS["expired"])
+        kill(tx, job, "expired", FAILURE_TEXTS["expired"])
 
 
-def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
+def kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
     """An unstarted job dies: the job ends and its dead letter is written in one step."""
     failure = Failure(at=tx.now, reason=reason, text=text, attempt=job["attempts"], fence=job["fence"])
     job["errors"] = with_failure(job["errors"], failure)
@@ -92,7 +92,7 @@ def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
 
 def run_now(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
-    job = _job(tx, job_id)
+    job = job_of(tx, job_id)
     if job["state"] != State.SCHEDULED:
         raise state_conflict(job_id, "run_now", job["state"])
     _due_now(tx, job)
@@ -108,7 +108,7 @@ def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
 
 def retry(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
-    job = _job(tx, job_id)
+    job = job_of(tx, job_id)
     if job["state"] == State.DEAD:
         return revive(tx, job_id, by, "retry")
     if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
@@ -121,7 +121,7 @@ def retry(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
 
 def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> JobRecord:
     tx.refuse_sealed()
-    job = _job(tx, job_id)
+    job = job_of(tx, job_id)
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
     if job["state"] != State.DEAD:
         if letter is not None and state_of(job["state"]).live:
@@ -140,7 +140,7 @@ def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> 
 def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
     """Automatic revival of a letter that is due for it; False if its key is held or its job is not dead."""
     try:
-        job = _job(tx, job_id)
+        job = job_of(tx, job_id)
         if job["state"] != State.DEAD:
             raise state_conflict(job_id, "revive", job["state"])
         _refuse_if_key_is_held(tx, job, "revive")
@@ -154,13 +154,30 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
     return True
 
 
+def revive_waiting(tx: Transaction, job_id: str, due_at: float) -> None:
+    """Bring back a job that ended because of a parent: it waits again, with fresh budgets and its key, due then."""
+    job = job_of(tx, job_id)
+    _refuse_if_key_is_held(tx, job, "revive")
+    _reset(tx, job, due_at)
+    settle.mark(tx, job["seq"], "revive", text="parent")
+    logical = logical_name(job_id, job["queue"], job["task"], job["key"])
+    if job["state"] == State.DEAD:
+        tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, logical))
+
+
 def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
     """Bring a finished job into play with fresh budgets and its key."""
+    _reset(tx, job, tx.now)
+    _due_now(tx, job)
+
+
+def _reset(tx: Transaction, job: dict[str, Any], due_at: float) -> None:
+    """Make a finished job scheduled again, with fresh budgets and its key."""
     holder = _other_holder(tx, job)
     if holder is not None:
         free_key(tx, holder)
-    tx.cursor.execute(SQL["revive.scheduled"], (tx.now, job["seq"]))
-    _due_now(tx, job)
+    tx.cursor.execute(SQL["revive.scheduled"], (due_at, job["seq"]))
+    tx.ended([job["seq"]])
 
 
 def _refuse_if_superseded(tx: Transaction, job: dict[str, Any], verb: str) -> None:

@@ -5,7 +5,9 @@ Called by backend.py for the sweep and by claim.py before it claims, within a wr
 
 from __future__ import annotations
 
+from ...edges import PROPAGATE_MAX
 from ...records import Promoted
+from . import dependencies
 from .codec import SQL
 from .connection import Transaction
 from .groups import bring_into_play
@@ -13,8 +15,12 @@ from .operate import expire, revive_row
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
-    """Bury expired jobs, bring in due ones, revive letters: at most `limit` together. Then refill rated groups."""
+    """Tell those that wait for jobs that ended, bury expired jobs, bring in due ones, revive letters: at most `limit`
+    together. Then refill rated groups."""
     execute = tx.cursor.execute
+    most = min(limit, PROPAGATE_MAX)
+    told = dependencies.propagate(tx, most) if tx.rules.any_edge else 0
+    limit = max(0, limit - told)
     expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
     for (job_id,) in expired:
         expire(tx, job_id)
@@ -27,5 +33,5 @@ def promote(tx: Transaction, limit: int) -> Promoted:
         for queue, group in execute(SQL["promote.waking"], (tx.now, limit)).fetchall():
             tx.touch(queue, group, changed=True)
     tx.refill()
-    more = len(expired) + len(due) + len(letters) >= limit
+    more = told >= most or len(expired) + len(due) + len(letters) >= limit
     return Promoted(due=len(due), expired=len(expired), revived=revived, more=more)

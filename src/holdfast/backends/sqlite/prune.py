@@ -7,6 +7,7 @@ key's window has not passed, or a letter whose job is live.
 from __future__ import annotations
 
 from ...records import REMEMBER_SECONDS_MIN
+from . import dependencies
 from .codec import SQL
 from .connection import Transaction
 
@@ -25,13 +26,19 @@ def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
     else:
         before = tx.now - max(older_than, REMEMBER_SECONDS_MIN)
         rows = tx.cursor.execute(SQL["prune.older"], (before, tx.now, limit)).fetchall()
-    _remove(tx, rows)
-    return len(rows) + _prune_by_rule(tx, limit - len(rows))
+    gone = _remove(tx, rows)
+    return gone + _prune_by_rule(tx, limit - gone)
 
 
-def _remove(tx: Transaction, rows: Rows) -> None:
+def _remove(tx: Transaction, rows: Rows) -> int:
+    """Remove these jobs, but for parents of jobs that have not finished; returns how many went."""
+    if tx.rules.any_edge:
+        rows = [(seq,) for seq in dependencies.without_needed(tx, [seq for (seq,) in rows])]
+        ids = [tx.cursor.execute(SQL["prune.id"], row).fetchone()[0] for row in rows]
+        dependencies.forget(tx, ids)
     tx.cursor.executemany(SQL["prune.logs"], rows)
     tx.cursor.executemany(SQL["prune.job"], rows)
+    return len(rows)
 
 
 def _prune_by_rule(tx: Transaction, limit: int) -> int:
@@ -43,8 +50,7 @@ def _prune_by_rule(tx: Transaction, limit: int) -> int:
             counted = execute(SQL["prune.count_finished"], (task,)).fetchone()[0]
             values |= {"excess": max(0, counted - kept), "limit": limit - gone}
             rows = execute(SQL["prune.finished"], values).fetchall()
-            _remove(tx, rows)
-            gone += len(rows)
+            gone += _remove(tx, rows)
         if dead_seconds is not None and gone < limit:
             values |= {"before": tx.now - dead_seconds, "excess": -1, "limit": limit - gone}
             gone += _remove_dead(tx, execute(SQL["prune.dead"], values).fetchall())
@@ -56,6 +62,7 @@ def _prune_by_rule(tx: Transaction, limit: int) -> int:
 
 
 def _remove_dead(tx: Transaction, rows: list[tuple[int, str]]) -> int:
+    may_go = {*dependencies.without_needed(tx, [seq for seq, _ in rows])}
+    rows = [row for row in rows if row[0] in may_go]
     tx.cursor.executemany(SQL["discard.letter"], [(job_id,) for _, job_id in rows])
-    _remove(tx, [(seq,) for seq, _ in rows])
-    return len(rows)
+    return _remove(tx, [(seq,) for seq, _ in rows])

@@ -34,7 +34,7 @@ from ...records import (
     mark_row,
 )
 from ..reader import queue_records, task_records
-from . import codec
+from . import codec, relatives
 from .codec import (
     EVERYWHERE,
     SQL,
@@ -470,7 +470,9 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
             {"job_id": job_id, "at": at, "text": text} for job_id, at, text in cursor.execute(SQL["read.all_logs"])
         ],
         "marks": _all_marks(cursor),
+        "edges": _all_plain(relatives.edges(cursor)),
     }
+    tables["dependents"], tables["propagating"] = relatives.tables(cursor)
     pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None
     return Dump(tables={name: tuple(rows) for name, rows in tables.items()}, rearranging=pending)
 

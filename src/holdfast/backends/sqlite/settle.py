@@ -143,6 +143,7 @@ def _succeeded(tx: Transaction, success: Success) -> bool:
 def _after_success(tx: Transaction, seqs: list[int]) -> None:
     """Free the groups' slots and the keys, and close the dead letters of jobs that succeeded."""
     chosen = (encoded(seqs).decode(),)
+    tx.ended(seqs)
     if tx.rules.any_key:
         tx.cursor.execute(_END_KEYS, chosen)
     if len(seqs) == 1:
@@ -377,6 +378,7 @@ def finish(
         "counted": int(job["task"] in tx.rules.trimmed),
     }
     tx.cursor.execute(_FINISHED, values)
+    tx.ended([job["seq"]])
     if job["key"] is not None:
         tx.cursor.execute(_END_KEYS, (encoded([job["seq"]]).decode(),))
     if job["grp"] is not None and in_play(job):

@@ -10,6 +10,8 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
@@ -392,3 +394,91 @@ async def each_tick_makes_one_job_whoever_fires_it(world: World, how: str) -> No
     same(sorted(row["args"] for row in rows), sorted(b"[%d]" % n for n in range(1, total + 1)), "one job per tick")
     [entry] = await world.backend.entries()
     same((entry.fired, entry.version), (total, total + 1), "the entry")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Jobs that wait for others, under rivals
+
+
+class FamilyLedger(Ledger):
+    """Who runs what, and whether a job begins before one of its parents has ended."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        super().__init__(total=len(jobs), limit=1)
+        self._after = {job.id: job.after for job in jobs}
+        self._ended: set[str] = set()
+
+    def begin(self, leases: Sequence[Lease]) -> None:
+        super().begin(leases)
+        for lease in leases:
+            early = [parent for parent in self._after[lease.id] if parent not in self._ended]
+            if early:
+                self.faults.append(f"{lease.id} began before {early} had ended")
+
+    def end(self, leases: Sequence[Lease]) -> None:
+        super().end(leases)
+        self._ended.update(lease.id for lease in leases)
+
+
+def _layers(world: World) -> list[NewJob]:
+    """A graph in layers; each job waits for some of the layer before, in groups now and then."""
+    dice = Random(7)
+    jobs: list[NewJob] = []
+    before: list[NewJob] = []
+    for layer in range(6):
+        size = world.sized(20)
+        here = [
+            world.job(
+                after=tuple({job.id: None for job in dice.choices(before, k=4)}) if before else (),
+                group=None if world.backend.sharded else dice.choice([None, None, f"g{layer}"]),
+            )
+            for _ in range(size)
+        ]
+        jobs, before = [*jobs, *here], here
+    return jobs
+
+
+@case
+async def eight_claimers_on_one_loop_run_a_graph_in_its_order(world: World) -> None:
+    jobs = _layers(world)
+    await world.backend.enqueue(jobs, now=START)
+    ledger = FamilyLedger(jobs)
+    rivals = [_rival(world.backend, f"rival-{n}", ledger) for n in range(RIVALS)]
+    await asyncio.wait_for(asyncio.gather(*rivals), PATIENCE_SECONDS)
+    same(ledger.faults, [], "faults the rivals saw")
+    same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: len(jobs)}, "states")
+
+
+@case
+async def eight_claimers_in_threads_run_a_graph_in_its_order(world: World) -> None:
+    jobs = _layers(world)
+    await world.backend.enqueue(jobs, now=START)
+    ledger = FamilyLedger(jobs)
+    await asyncio.gather(*[asyncio.to_thread(_thread, world, f"rival-{n}", ledger) for n in range(RIVALS)])
+    same(ledger.faults, [], "faults the rivals saw")
+    same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: len(jobs)}, "states")
+
+
+@case
+async def children_stored_while_their_parents_end_all_run(world: World) -> None:
+    parents = [world.job() for _ in range(world.sized(80))]
+    children = [world.job(after=(one.id, two.id)) for one, two in pairwise(parents)]
+    await world.backend.enqueue(parents, now=START)
+    ledger = FamilyLedger([*parents, *children])
+
+    async def produce(some: Sequence[NewJob]) -> None:
+        backend = world.make_backend(world.store)
+        await backend.open()
+        try:
+            for job in some:
+                [answer] = await backend.enqueue([job], now=START)
+                assert answer.created, f"{job.id} was new"
+        finally:
+            if backend is not world.backend:
+                await backend.close()
+
+    producers = [asyncio.to_thread(asyncio.run, produce(children[n::3])) for n in range(3)]
+    rivals = [asyncio.to_thread(_thread, world, f"rival-{n}", ledger) for n in range(4)]
+    await asyncio.gather(*producers, *rivals)
+    same(ledger.faults, [], "faults the rivals saw")
+    same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: ledger.total}, "states")

@@ -46,11 +46,13 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     hidden: dict[str, tuple[Any, ...]]
     turns: tuple[str, ...]
     counts: dict[str, dict[str, int]]
+    edges: dict[str, tuple[Mapping[str, Any], ...]]
 
 
 async def portray(backend: Backend, now: float) -> WorkerStatus:
     """Read everything. Fences, seqs and turns are numbers of the store's own: only their order is kept."""
-    rows = (await backend.dump()).tables["jobs"]
+    tables = (await backend.dump()).tables
+    rows = tables["jobs"]
     letters = await backend.letters(LetterQuery(limit=ALL))
     return WorkerStatus(
         jobs=tuple(_plain_job(job) for job in await backend.find(JobQuery(limit=ALL))),
@@ -64,6 +66,7 @@ async def portray(backend: Backend, now: float) -> WorkerStatus:
         hidden={row["id"]: _hidden(row) for row in rows},
         turns=tuple(ranked([row for row in rows if row["state"] == State.READY], "turn")),
         counts={queue: {str(s): n for s, n in states.items()} for queue, states in (await backend.count()).items()},
+        edges={name: tables[name] for name in ("edges", "dependents", "propagating")},
     )
 
 

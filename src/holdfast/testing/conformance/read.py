@@ -215,6 +215,9 @@ async def dump_holds_every_table_and_the_hidden_columns(world: World) -> None:
         "pauses",
         "logs",
         "marks",
+        "edges",
+        "dependents",
+        "propagating",
     }
     same(set(tables), names, "tables in dump")
     row = await world.row(start.id)

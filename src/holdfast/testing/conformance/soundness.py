@@ -6,10 +6,12 @@ Called after every case, and by random walks after every step. Reads through the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...backends.contract import Backend
+from ...backends.formulas import edge_status
+from ...edges import DUE_AFTER_PARENTS
 from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
 from ...rates import UNLIMITED, Rate
 from ...records import (
@@ -52,7 +54,35 @@ async def faults(backend: Backend) -> list[str]:
         *_groups(jobs, groups),
         *_lanes(jobs, await backend.pauses(), _apart(tasks)),
         *_running(jobs, tasks),
+        *_edges(jobs, tables),
     ]
+
+
+def _edges(jobs: list[Row], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Edges, what is counted of them, and the states of the jobs on both sides agree (R84)."""
+    by_id = {job["id"]: job for job in jobs}
+    propagating = {row["parent"] for row in tables["propagating"]}
+    pending: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for edge in tables["edges"]:
+        parent, child, status = edge["parent"], edge["child"], edge["status"]
+        pending[child] += status != "met"
+        failed[child] += status == "failed"
+        if parent not in by_id or child not in by_id:
+            yield f"the edge from {parent} to {child} leads to a job that is not there"
+            continue
+        told = edge_status(status, State(by_id[parent]["state"]), edge["on_parent_failure"])
+        if told != status and parent not in propagating:
+            yield f"the edge from {parent} to {child} is {status}, and its parent is {by_id[parent]['state']}"
+    counted = {row["child"]: row for row in tables["dependents"]}
+    for child in sorted({*pending, *counted}):
+        row = counted.get(child)
+        if row is None or (row["pending"], row["failed"]) != (pending[child], failed[child]):
+            yield f"of the edges of {child}, {pending[child]} wait and {failed[child]} failed, counted as {row}"
+    for job in jobs:
+        waits = job["state"] == State.SCHEDULED and job["due_at"] == DUE_AFTER_PARENTS
+        if waits and (not pending[job["id"]] or failed[job["id"]]):
+            yield f"job {job['id']} waits: {pending[job['id']]} parents have not succeeded, {failed[job['id']]} failed"
 
 
 def _leases(jobs: list[Row], workers: set[str]) -> Iterator[str]:
@@ -84,7 +114,7 @@ def _endings(jobs: list[Row], holders: set[str]) -> Iterator[str]:
         window = 0.0 if job["key"] is None else job["key_window"] or 0.0
         if (job["prune_at"] or float("inf")) < job["created_at"] + window:
             yield f"{job['id']} may be pruned at {job['prune_at']}, within its key's window"
-        dropped = job["state"] == State.CANCELLED and job["reason"] == "expired"
+        dropped = job["state"] == State.CANCELLED and job["reason"] in ("expired", "parent")
         if (job["state"] == State.DEAD or dropped) != (job["reason"] is not None):
             yield f"{job['id']} is {job['state']} with reason {job['reason']!r}"
 

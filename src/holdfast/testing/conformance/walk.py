@@ -425,3 +425,61 @@ class ChainWalk(FlowWalk):
 @case_for_each(range(12), name=lambda seed: f"seed {seed}")
 async def a_random_walk_with_chains_keeps_the_store_sound(world: World, seed: int) -> None:
     await keep_sound(ChainWalk(world, seed), f"chain seed {seed}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The same with jobs that wait for others.
+
+
+class DependencyWalk(Walk):
+    """A walk on which jobs wait for earlier ones, alone or in batches that name each other."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(world, seed)
+        self.steps += [(12, self.enqueue_after), (6, self.exchange), (6, self.settle), (3, self.wait)]
+
+    async def step(self) -> tuple[str, object]:
+        """What became due is promoted at once: how many due jobs of a group a refill takes along is left open."""
+        done = await super().step()
+        await self.world.promote_all()
+        return done
+
+    async def enqueue_after(self) -> object:
+        queue = self._one(*QUEUES)
+        parents = [one for one in (self._parent(queue) for _ in range(self._one(1, 1, 2, 3))) if one is not None]
+        jobs: list[NewJob] = []
+        for _ in range(self._one(1, 1, 2)):
+            jobs.append(
+                self.world.job(
+                    queue=queue,
+                    task=self._one(*TASKS),
+                    group=None if self.world.backend.sharded else self._one(*self.groups),
+                    key=self._one(None, None, None, "k"),
+                    on_conflict=self._one("keep", "raise"),
+                    delay=self._one(None, None, 5.0),
+                    expires=self._one(None, None, 60.0),
+                    max_stalls=self._one(0, 3),
+                    after=tuple(dict.fromkeys(parents)),
+                    on_parent_failure=self._one("bury", "bury", "cancel", "run"),
+                )
+            )
+            parents = [jobs[-1].id, *parents[:1]]
+        answers = await self.world.backend.enqueue(jobs, now=self.world.now)
+        for job in jobs:
+            self.jobs.setdefault(job.id, job)
+            self.ids.append(job.id)
+        return answers
+
+    def _parent(self, queue: str) -> str | None:
+        return self._job_of(queue) if self.world.backend.sharded else self._job()
+
+    def _settlement(self, lease: Lease | Held) -> Settlement:
+        """Success more often: else few jobs ever come to their turn."""
+        if self.dice.random() < 0.5:
+            return self.world.settlement(lease, Ending.SUCCEEDED)
+        return super()._settlement(lease)
+
+
+@case_for_each(range(12), name=lambda seed: f"seed {seed}")
+async def a_random_walk_with_dependencies_keeps_the_store_sound(world: World, seed: int) -> None:
+    await keep_sound(DependencyWalk(world, seed), f"dependency seed {seed}")

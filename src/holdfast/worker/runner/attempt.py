@@ -327,8 +327,7 @@ class Runner:
             self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
         if timeout is not None:
             run.timer = self.loop.call_later(timeout, self._overrun, run)
-        if task.is_async:
-            self._coroutines += 1
+        self._coroutines += task.is_async
         if not task.is_async:
             self._pool.submit(_ThreadCall(self, run))
             if self._pool.refused:
@@ -379,6 +378,7 @@ class Runner:
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
+            await context._load_parents()
             if self._around is None:
                 value = await (task.fn(context, **arguments) if task._wants_context else task.fn(**arguments))
             else:

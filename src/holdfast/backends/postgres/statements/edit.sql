@@ -136,6 +136,9 @@ DECLARE
 BEGIN
     PERFORM holdfast.refuse_sealed();
     IF j.state = 'running' THEN PERFORM holdfast.refuse_state(j, 'delete'); END IF;
+    IF holdfast.awaited_by(named) IS NOT NULL THEN
+        PERFORM holdfast.refuse_state(j, 'delete', jsonb_build_object('child_id', holdfast.awaited_by(named)));
+    END IF;
     DELETE FROM holdfast.letters WHERE job_id = named;
     PERFORM holdfast.remove(ARRAY[j.seq]);
     IF forget_at > at THEN

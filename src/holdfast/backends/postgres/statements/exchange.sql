@@ -39,11 +39,13 @@ SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
        EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- same test as any_due
        OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                   AND state IN ('scheduled', 'waiting', 'ready'))
-       OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL),
+       OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
+       OR EXISTS (SELECT FROM holdfast.propagating),
+       EXISTS (SELECT FROM holdfast.edges),
        EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
        ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
        (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet
+INTO bounded, apart, flowing, pending, due, linked, stalls, paused, seal, tick, line, quiet
 FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
 IF flowing AND NOT due THEN
     due := EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
@@ -65,7 +67,7 @@ END IF;
 
 -- :: fragment lock_places
 -- Collects the groups that any part of this call may touch, and locks them once, in order.
-IF others OR bounded OR careful THEN
+IF others OR bounded OR careful OR linked THEN
     ending := holdfast.seqs_named(successes, settlements || releases);
     named := holdfast.places_named(ending);
 ELSIF successes ? 'grouped' THEN
@@ -74,8 +76,9 @@ END IF;
 places := named;
 IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, (sweep + 1) / 2); END IF;
 IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
+IF linked THEN places := places || holdfast.places_released(ending, stalled, sweep); END IF;
 follows := claims AND named IS NOT NULL AND seal IS NULL AND stalled IS NULL
-           AND NOT (bounded OR due OR others OR pending) AND request ->> 'most_by_group' IS NULL;
+           AND NOT (bounded OR due OR others OR pending OR linked) AND request ->> 'most_by_group' IS NULL;
 IF follows AND NOT careful THEN swaps := holdfast.may_swap(named); END IF;
 IF swaps THEN
     PERFORM holdfast.share_groups(named);
@@ -100,8 +103,8 @@ END IF;
 -- :: fragment claim_jobs
 -- Promotes what is due, continues what changed rules left to do, and claims.
 IF claims AND seal IS NULL THEN
-    -- A job that this very call rescheduled with no delay is due, too.
-    IF due OR others AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
+    -- A job that this very call rescheduled with no delay, or whose last parent it settled, is due, too.
+    IF due OR (others OR linked) AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
         PERFORM holdfast.promote_due(sweep, places, at);
     END IF;
     IF pending THEN pending := holdfast.carry_on(sweep, at); END IF;
@@ -114,6 +117,11 @@ IF claims AND seal IS NULL THEN
         opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
     END IF;
 END IF;
+
+-- :: fragment stirs
+-- The queues in which others may find work because of this call.
+CASE WHEN bounded OR linked THEN CASE WHEN bounded THEN holdfast.stirred(ending, at) ELSE '{}' END
+                                 || CASE WHEN linked THEN holdfast.released_by(ending) ELSE '{}' END END
 
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(successes jsonb, settlements jsonb, releases jsonb, request jsonb, nonce text,
@@ -133,7 +141,7 @@ DECLARE
     apart boolean;  -- whether any task has its own lane
     flowing boolean;  -- whether there is any rate state or slowed-down queue
     due boolean := false;
-    stalls boolean;
+    stalls boolean; linked boolean;  -- linked: whether any job waits for another, or did
     quiet double precision := 0;
     tick bigint;
     line bigint;
@@ -167,7 +175,7 @@ BEGIN
     @settle_named;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         answer := json_build_object('answers', answers, 'known', coalesce(known, true),
-                                    'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
+                                    'stirred', @stirs);
         RETURN;
     END IF;
     IF cardinality(stalled) > 0 THEN
@@ -188,7 +196,7 @@ BEGIN
     answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
                                 'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
                                 'opens_in', opens_in, 'floors', floors, 'chained', coalesce(chained, 0),
-                                'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
+                                'stirred', @stirs);
 END $$
 
 -- :: function_first_answer

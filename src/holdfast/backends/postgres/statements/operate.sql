@@ -44,7 +44,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.job_changed(j holdfast.jobs, at double precision)
 RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM holdfast.keep_up(at);
+    PERFORM holdfast.keep_up(at), holdfast.tell(at);
     IF j.grp IS NOT NULL THEN
         PERFORM holdfast.refill_groups(ARRAY[ROW(j.queue, j.grp)::holdfast.place], at);
     END IF;
@@ -195,6 +195,12 @@ SELECT holdfast.retry(%(id)s, %(by)s, %(now)s)::text
 -- :: run_now
 SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 
+-- :: fragment fresh
+-- What a job that comes back forgets of its former life.
+attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, expires_at = NULL, finished_at = NULL,
+prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false, held = false, progress = NULL,
+progress_text = NULL, holds_key = key IS NOT NULL
+
 -- :: function_start_afresh
 -- A caller's open transaction may be enqueueing the same key, invisible to us (caller_transaction.sql). Do not wait for
 -- it with groups locked: give up soon and let the client call again.
@@ -214,11 +220,10 @@ BEGIN  -- the caller has locked the rows and checked the keys
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
         rank = holdfast.rank_of(queue, priority),
         turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
-        attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL,
-        finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false,
-        held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL
+        due_at = at, @fresh
     WHERE seq = ANY (seqs);
     DELETE FROM holdfast.retained WHERE seq = ANY (seqs);
+    PERFORM holdfast.note_ended(seqs);
 END $$
 
 -- :: function_twin

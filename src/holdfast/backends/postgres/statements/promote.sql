@@ -14,6 +14,7 @@ BEGIN  -- usually false: then a claim skips the rest
         OR EXISTS (SELECT 1 FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                    AND state IN ('scheduled', 'waiting', 'ready'))
         OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM holdfast.propagating)
         OR flowing AND EXISTS (SELECT 1 FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
 END $$
 
@@ -48,28 +49,42 @@ BEGIN
         ORDER BY revive_at LIMIT most - least(most, (SELECT count(*) FROM expired) + (SELECT count(*) FROM due))
     ), flows AS MATERIALIZED (
         SELECT queue, name AS grp FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL
-        ORDER BY wakes_at LIMIT most)
+        ORDER BY wakes_at LIMIT most
+    ), released AS MATERIALIZED (
+        SELECT c.queue, c.grp FROM holdfast.propagating p JOIN holdfast.edges e ON e.parent = p.parent AND e.status < 2
+        JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq
+        ORDER BY p.number, e.status, e.child LIMIT most)
     SELECT array_agg(DISTINCT ROW(f.queue, f.grp)::holdfast.place)
-    FROM (TABLE expired UNION ALL TABLE due UNION ALL TABLE letters UNION ALL TABLE flows) f WHERE f.grp IS NOT NULL);
+    FROM (TABLE expired UNION ALL TABLE due UNION ALL TABLE letters UNION ALL TABLE flows UNION ALL TABLE released) f WHERE f.grp IS NOT NULL);
 END $$
 
 -- :: function_promote_due
 CREATE OR REPLACE FUNCTION holdfast.promote_due(most integer, places holdfast.place[], at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-    expired integer := holdfast.end_expired(most, places, at);
-    due integer := holdfast.promote_scheduled(most - expired, places, at);
+    expired integer;
+    due integer;
     letters integer;
     revived integer;
     woken integer;
+    told integer;
+    unfinished boolean := false;  -- there may be more to propagate
 BEGIN
+    IF EXISTS (SELECT FROM holdfast.propagating) THEN
+        told := holdfast.propagate(least(most, @PROPAGATE_MAX), at);
+        unfinished := told >= least(most, @PROPAGATE_MAX);
+        most := greatest(0, most - told);
+    END IF;
+    expired := holdfast.end_expired(most, places, at);
+    due := holdfast.promote_scheduled(most - expired, places, at);
     SELECT r.letters, r.revived INTO letters, revived FROM holdfast.revive_due(most - expired - due, places, at) r;
     UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
     WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
     GET DIAGNOSTICS woken = ROW_COUNT;
+    IF expired + revived > 0 THEN PERFORM holdfast.tell(at); END IF;
     IF due + expired + revived + woken > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
     RETURN jsonb_build_object('due', due, 'expired', expired, 'revived', revived,
-                              'more', expired + due + letters >= most);
+                              'more', unfinished OR expired + due + letters >= most);
 END $$
 
 -- :: function_end_expired

@@ -25,6 +25,7 @@ BEGIN
                         AND holdfast.may_go(j, at - greatest(older_than, @REMEMBER_SECONDS_MIN), at)
                       ORDER BY prune_at LIMIT most FOR UPDATE SKIP LOCKED);
     END IF;
+    past := holdfast.without_needed(past, at);
     PERFORM holdfast.remove(past);
     FOR rule IN SELECT * FROM holdfast.tasks ORDER BY name LOOP
         past := past || holdfast.prune_finished(rule, most - cardinality(past), at);
@@ -58,6 +59,7 @@ $$
 -- :: function_remove
 CREATE OR REPLACE FUNCTION holdfast.remove(past bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM holdfast.forget_edges(past);
     DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
     DELETE FROM holdfast.retained WHERE seq = ANY (past);
     WITH gone AS (DELETE FROM holdfast.jobs WHERE seq = ANY (past) RETURNING id)
@@ -99,6 +101,7 @@ BEGIN
                   WHERE r.task = rule.name AND (r.finished_at, r.seq) <= (newest.finished_at, newest.seq)
                     AND holdfast.may_go(j, at - @REMEMBER_SECONDS_MIN, at)
                   ORDER BY r.finished_at, r.seq LIMIT most FOR UPDATE OF j SKIP LOCKED);
+    past := holdfast.without_needed(past, at);
     PERFORM holdfast.remove(past);
     RETURN past;
 END $$
@@ -123,7 +126,7 @@ BEGIN  -- first those that are too old, then those beyond the count
     LOOP
         PERFORM 1 FROM holdfast.letters l JOIN holdfast.jobs j ON j.id = l.job_id
         WHERE l.job_id = one.id AND j.seq = one.seq AND j.state = 'dead' FOR UPDATE OF l, j SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+        CONTINUE WHEN NOT FOUND OR cardinality(holdfast.without_needed(ARRAY[one.seq], at)) = 0;
         past := past || one.seq;
         ids := ids || one.id;
     END LOOP;

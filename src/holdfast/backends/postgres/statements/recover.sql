@@ -46,7 +46,7 @@ BEGIN
         DELETE FROM holdfast.workers WHERE id = holder;
         DELETE FROM holdfast.calls WHERE worker = holder;
     END LOOP;
-    PERFORM holdfast.refill_groups(places, at);
+    PERFORM holdfast.tell(at), holdfast.refill_groups(places, at);
     -- A grouped job was put back as waiting; the refill may have made it ready.
     RETURN (SELECT coalesce(jsonb_agg(e.r || jsonb_build_object('state', s.state) ORDER BY e.n), '[]')
             FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.jobs s ON s.seq = (e.r ->> 'seq')::bigint);

@@ -52,6 +52,7 @@ BEGIN
            EXISTS (SELECT FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL)
     INTO done, seqs, closes, retains FROM ended;
     IF seqs IS NOT NULL THEN
+        IF EXISTS (SELECT FROM holdfast.edges) THEN PERFORM holdfast.note_ended(seqs), holdfast.tell(at); END IF;
         IF closes THEN
             PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
         END IF;
@@ -77,6 +78,7 @@ BEGIN
     FOR one IN SELECT t.s FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n) ORDER BY t.n LOOP
         answers := answers || holdfast.settle_other(one, elsewhere, at);
     END LOOP;
+    PERFORM holdfast.tell(at);
     RETURN answers;
 END $$
 
@@ -150,6 +152,7 @@ BEGIN  -- a dead job has no prune_at: its dead letter needs it
         suspect = stalled + shared > 0 OR (suspect AND attempt = 0), reason = why, errors = j.errors, marks = j.marks,
         @ended(e, CASE WHEN ending <> 'dead' THEN @prune_at(e, retain) END)
     WHERE seq = j.seq;
+    PERFORM holdfast.note_ended(ARRAY[j.seq]);
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
 
@@ -232,6 +235,7 @@ BEGIN
             answers := answers || 'lost'::text;
         END IF;
     END LOOP;
+    PERFORM holdfast.tell(at);
     RETURN answers;
 END $$
 

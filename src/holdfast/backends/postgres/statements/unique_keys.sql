@@ -93,7 +93,8 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
-    ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+    ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready')
+          OR holder.due_at = @DUE_AFTER_PARENTS THEN
         RETURN jsonb_build_array(holder.id, false, false);
     END IF;
     IF new.on_conflict = 'debounce' AND holder.due_max IS NOT NULL THEN

@@ -102,8 +102,8 @@ for i = 1, #releases do
     answers[#answers + 1] = row and 'o' or 'l'
 end
 answers = concat(answers)
+if hf.propagates then hf.propagates(PROPAGATE_MAX) end
 hf.refill_touched()
-
 local function ended(known, recovered)
     hf.close()
     return { known, answers, recovered or '\144', {} }

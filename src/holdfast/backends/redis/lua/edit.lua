@@ -55,6 +55,10 @@ if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 if row[STATE] == 'x' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'delete', state = row[STATE] })
 end
+local child = hf.any('e') and hf.awaited_by(row[ID])
+if child then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'delete', state = row[STATE], child_id = child })
+end
 local pieces = hf.pieces_of({ row[ID] })
 local logical = hf.held_letter(row[ID])
 if logical then hf.drop_letter(logical) end

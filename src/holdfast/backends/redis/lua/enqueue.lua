@@ -118,8 +118,8 @@ function hf.add(job, seq)
 end
 
 -- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given; or, if a job may not
--- share its key, nil and the refusal.
-function hf.enqueue(jobs, first, numbering)
+-- share its key, or one of its parents in `links` is unknown, nil and the refusal.
+function hf.enqueue(jobs, first, numbering, links)
     local step, rest, least_seq, least_tick = unpack(numbering)
     hf.seq, hf.tick = math.max(hf.seq, least_seq), math.max(hf.tick, least_tick)
     local clock_seq = CLOCK_SEQ(step)
@@ -127,6 +127,10 @@ function hf.enqueue(jobs, first, numbering)
     if any_key then
         local duplicate, taken = hf.duplicate_in(jobs, known)
         if duplicate then return nil, hf.refused('DuplicateJob', { key = duplicate[NEW_KEY], existing_id = taken }) end
+    end
+    if links then
+        local parent, child = hf.missing_parent(jobs, known, links)
+        if parent then return nil, hf.refused('ParentNotFound', { parent_id = parent, child_id = child }) end
     end
     local answers, others, bodies, b, largest = {}, {}, {}, 0, 0
     for i = 1, #jobs do
@@ -141,7 +145,8 @@ function hf.enqueue(jobs, first, numbering)
         elseif holder then
             local state = holder[STATE]
             local on_conflict = job[NEW_ON_CONFLICT]
-            if (on_conflict == 'replace' or on_conflict == 'debounce') and hf.live_states[state] and state ~= 'x' then
+            if (on_conflict == 'replace' or on_conflict == 'debounce') and hf.live_states[state] and state ~= 'x'
+                and holder[DUE_AT] ~= DUE_AFTER_PARENTS then
                 hf.replace(holder, job)
                 answers[i], stored = 'r', holder[ID]
             end

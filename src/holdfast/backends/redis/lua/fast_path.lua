@@ -71,6 +71,17 @@ if type(told) ~= 'string' or not (meta.life and find(told, 'master_replid:' .. m
 if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
     or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
 
+-- Jobs that others wait for.
+if used and find(used, 'e', 1, true) then
+    plain = call('ZCARD', PROPAGATING) == 0
+    for i = 1, plain and n or 0 do
+        local prefix = PLAIN(ids[i])
+        plain = plain and not find(ids[i], ODD_BYTES)
+            and call('ZLEXCOUNT', EDGES, '[' .. prefix .. '0', '(' .. prefix .. '2') == 0
+    end
+end
+if not plain then break end
+
 -- Decodes these jobs' records if they exist and are not decoded yet. Raises an error at one that cannot be read.
 local rows = {}
 local function open_rows(found, wanted, number)

@@ -315,6 +315,10 @@ local CHECKS = {
             hf.note_flaw('commands', id, '', 'they cannot be read')
         end
     end },
+    edges = { 'ZSCAN', EDGES, function(member) hf.check_edge(member) end },
+    parents = { 'ZSCAN', PARENTS, function(member) hf.check_parent(member) end },
+    dependents = { 'HSCAN', DEPENDENTS, function(id, packed) hf.check_related('dependents', id, packed) end },
+    propagating = { 'ZSCAN', PROPAGATING, function(id) hf.check_related('propagating', id) end },
     changes = { 'HSCAN', CHANGES, function(field)
         if not find(field, '^[tlpqg]') then hf.note_flaw('changes', field, '', 'it is nothing that is left to do') end
     end },

@@ -32,9 +32,11 @@ return { 1 }
 
 -- == script export: a page of the store in a stable order: jobs by seq, letters by the id of their job, or all rules.
 -- args: now, part, after, limit
--- raw: after
--- Jobs continue after a seq, letters after the raw text. Bounded. Never writes.
--- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or the tick, then rules
+-- raw: after, parent
+-- Jobs continue after a seq, letters after the raw text, edges after the child `after` and its parent. Bounded. Never
+-- writes.
+-- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or child, parent,
+-- status and packed dependent of edges; or the tick, then rules
 -- of queues and tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
 -- Concurrency: the store is sealed while it is exported.
 
@@ -54,13 +56,22 @@ if part == 'letters' then
     end
     return letters
 end
+if part == 'edges' then
+    local low, edges = ARGV.after == '' and '-' or '(' .. hf.escape(ARGV.after) .. ARGV.parent, {}
+    for i, member in ipairs(call('ZRANGEBYLEX', PARENTS, low, '+', 'LIMIT', 0, limit)) do
+        local ends = string.find(member, '\0', 1, true)
+        local child, parent = hf.plain(sub(member, 1, ends - 1)), sub(member, ends + 1)
+        edges[i] = { child, parent, hf.status_of(parent, child), call('HGET', DEPENDENTS, child) }
+    end
+    return edges
+end
 local ids = call('ZRANGEBYSCORE', SEQS, format('(%.0f', after), '+inf', 'LIMIT', 0, limit)
 local lines, marks = {}, {}
 for i, id in ipairs(ids) do lines[i], marks[i] = call('HGET', LOGS, id), call('HGET', MARKS, id) end
 return { hf.pieces_of(ids), lines, marks }
 
 -- == script carry: store rows of another store unchanged, and raise the counters above them.
--- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq
+-- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq, edges
 -- raw: seal, seal_after, texts...
 -- Queues and tasks are NAMED; overrides, rate states and pauses SCOPED; entries ENTRY; jobs records; letters LETTER;
 -- ticks and seqs stay above `tick` and `seq`. `seal` is the one that was read, `seal_after` records the progress. The
@@ -142,6 +153,18 @@ for _, one in ipairs(args.letters) do
     local letter, queue, task, key = one[LETTER_LETTER], one[LETTER_QUEUE], one[LETTER_TASK], one[LETTER_KEY]
     local logical = key and KEY_NAME(hf.escape(queue), hf.escape(task), key) or 'i' .. letter.id
     if not hf.letter_at(logical) then hf.keep_letter(logical, letter) end
+end
+for _, edge in ipairs(args.edges) do
+    local parent, child, status = edge[EDGE_PARENT], edge[EDGE_CHILD], edge[EDGE_STATUS]
+    if call('ZADD', PARENTS, 'NX', 0, hf.escape(child) .. parent) == 1 then
+        local dependent = hf.dependent(child) or { 0, 0, edge[EDGE_POLICY], edge[EDGE_DELAY], edge[EDGE_DUE_AT] }
+        hf.use('e')
+        call('ZADD', EDGES, 0, hf.escape(parent) .. status .. child)
+        hf.count_edge(dependent, status ~= '2' and 1 or 0, status == '1' and 1 or 0)
+        hf.keep_dependent(child, dependent)
+        -- It may be out of line: that is seen when the store is open.
+        if status ~= '2' then call('ZADD', PROPAGATING, 'NX', format('%.0f', hf.next_tick()), parent) end
+    end
 end
 hf.save_tick()
 call('HSET', META, 'seal', ARGV.seal_after, 'sealed', ARGV.seal_after)

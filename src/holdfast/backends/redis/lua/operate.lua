@@ -189,6 +189,7 @@ function hf.bury(row, was_in, had_key, reason, failure)
     if row[TERMS] then hf.end_key(row) end
     row[REASON] = reason
     hf.enter(row, was_in, had_key)
+    if hf.any('e') then hf.note_ended(row) end
     local logical = hf.logical_of(row)
     local earlier = hf.letter_at(logical)
     local body = call('HGET', BODIES, row[ID]) or NO_BODY
@@ -220,7 +221,8 @@ end
 -- == part revival: a finished job comes back with fresh budgets and its key; its errors stay on record.
 -- lazy: built when a script first uses one of its names.
 
-function hf.requeue(row)
+-- With a due time it is scheduled for then, else it comes into play.
+function hf.requeue(row, due_at)
     local was_in, had_key = hf.leave(row)
     if row[KEY] and not had_key then
         hf.free_key(hf.key_name(row))
@@ -230,9 +232,15 @@ function hf.requeue(row)
     call('HDEL', PROGRESS, row[ID])
     row[TURN], row[ATTEMPTS], row[FAILURES], row[STALLS] = false, 0, 0, 0
     row[SHARED_STALLS], row[SUSPECT] = 0, false
-    row[DUE_AT], row[EXPIRES_AT], row[FINISHED_AT], row[PRUNE_AT] = now, false, false, false
+    row[DUE_AT], row[EXPIRES_AT], row[FINISHED_AT], row[PRUNE_AT] = due_at or now, false, false, false
     row[REASON], row[VALUE], row[BEGUN], row[CANCEL_REQUESTED] = false, false, false, false
-    hf.enter_play(row, was_in, had_key)
+    if due_at then
+        row[STATE] = 's'
+        hf.enter(row, was_in, had_key)
+    else
+        hf.enter_play(row, was_in, had_key)
+    end
+    if hf.any('e') then hf.note_ended(row) end
 end
 
 -- Brings a dead job back; its letter stays and records it. `cycles` is 1 for an automatic revival.

@@ -29,8 +29,14 @@ local sealed = meta.sealed
 -- == part closing: how every script that changed something ends: refill groups, write everything, emit wake-ups.
 -- No write here can fail: the types of all keys were checked when the store was opened.
 
+local PROPAGATE_MAX = 200 -- edges that a step brings in line with their parents' new states
+-- What tells others that a job they wait for has finished or come back; false if none has. Not by its name: a script
+-- that ends no job need not have that part and its keys.
+hf.propagates = false
+
 -- Returns the packed records that were written, by id.
 function hf.close()
+    if hf.propagates then hf.propagates(PROPAGATE_MAX) end
     hf.refill_touched()
     hf.flush()
     if next(hf.ended_of) or next(hf.begun_of) then hf.save_busy() end
@@ -46,6 +52,7 @@ end
 
 function hf.count_of(kind)
     if kind == 'm' then return call('ZCARD', REMEMBERED) end
+    if kind == 'e' then return call('ZCARD', EDGES) end
     local key = kind == 'p' and PAUSES or kind == 'o' and OVERRIDES or kind == 't' and TASKS or kind == 'f' and FLOWS
         or kind == 'g' and GROUP_FLOWS or kind == 'r' and CHANGES or LETTERS
     return call('HLEN', key)

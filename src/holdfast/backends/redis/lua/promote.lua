@@ -15,6 +15,9 @@ return { due, expired, revived, more and 1 or 0 }
 
 function hf.promote(limit)
     hf.flush()
+    local most, told = math.min(limit, PROPAGATE_MAX), 0
+    if hf.any('e') then told = hf.propagate(most) end
+    limit = math.max(0, limit - told)
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
     if #expired > 0 then
         local function expires_at(row) return row[EXPIRES_AT] end
@@ -54,5 +57,5 @@ function hf.promote(limit)
     end
     if hf.any('g') then hf.wake_groups(limit) end
     hf.refill_touched()
-    return #due, #expired, revived, #due + #expired + #late >= limit
+    return #due, #expired, revived, told >= most or #due + #expired + #late >= limit
 end

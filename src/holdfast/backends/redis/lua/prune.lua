@@ -32,6 +32,7 @@ else
     local function prune_at(row) return row[PRUNE_AT] end
     for i, row in ipairs(hf.rows_late('prunable', PRUNABLE, found, found, 'ocd', prune_at)) do ids[i] = row[ID] end
 end
+if hf.any('e') then ids = hf.without_needed(ids) end
 hf.remove_rows(ids)
 local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)
 hf.in_pieces('HDEL', FLOWS, lapsed, #lapsed)
@@ -100,7 +101,7 @@ for _, member in ipairs(members) do
     local tail = sub(member, #prefix + 17)
     local letter = key == DEAD and hf.letter_at(tail)
     local row = hf.row_of(letter and letter.id or tail)
-    if row and may_go(row) and (key == KEPT or row[STATE] == 'd') then
+    if row and may_go(row) and (key == KEPT or row[STATE] == 'd') and not (hf.any('e') and hf.is_needed(row[ID])) then
         if letter then hf.drop_letter(tail) end
         ids[#ids + 1] = row[ID]
     end
@@ -134,7 +135,7 @@ for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
     local ended = row[FINISHED_AT]
     if not row[PRUNE_AT] then
         hf.set_aside('prunable', PRUNABLE, row[ID], row) -- a dead job that holds its letter
-    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row) then
+    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row) and not (hf.any('e') and hf.is_needed(row[ID])) then
         ids[#ids + 1] = row[ID]
         if ended > now - REMEMBER_SECONDS_MIN then
             hf.put(REMEMBERED, row[ID], hf.score_of(ended + REMEMBER_SECONDS_MIN))
@@ -149,6 +150,7 @@ return { #ids, #ids == page and 1 or 0 }
 -- lazy: built when a script first uses one of its names.
 
 function hf.remove_rows(ids)
+    if hf.any('e') then hf.forget_edges(ids) end
     for _, id in ipairs(ids) do
         local row = hf.cache[id]
         hf.list(row, false)

@@ -17,6 +17,9 @@ local limit, bytes, small = args.limit, args.bytes, {}
 for i, key in ipairs({ WORKERS, CALLS, PORTRAITS, RULES, TASKS, OVERRIDES, FLOWS, ENTRIES, PAUSES, CHANGES }) do
     small[i] = call('HGETALL', key)
 end
+small[#small + 1] = call('ZRANGE', EDGES, 0, -1)
+small[#small + 1] = call('HGETALL', DEPENDENTS)
+small[#small + 1] = call('ZRANGE', PROPAGATING, 0, -1)
 for _, key in ipairs({ JOBS, LETTERS, GROUP_FLOWS }) do
     if call('HLEN', key) > limit then return { small } end
 end

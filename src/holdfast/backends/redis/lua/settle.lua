@@ -13,6 +13,7 @@ function hf.finish(row, was_in, had_key, state, retain, value)
     row[VALUE] = KEPT_VALUE(value)
     if row[VALUE] == 1 then call('HSET', VALUES, row[ID], ARGV[value]) end
     hf.enter(row, was_in, had_key)
+    if hf.any('e') then hf.note_ended(row) end
     local letter = hf.any('d') and hf.drop_letter(hf.logical_of(row))
     if letter and letter.id ~= row[ID] then hf.supersede(letter.id) end
 end

@@ -1,4 +1,5 @@
--- Version 9: ids of jobs that an operator deleted stay known for a while, and workers can be given commands.
+-- Version 9: ids of jobs that an operator deleted stay known for a while, workers can be given commands, and jobs can wait
+-- for others.
 
 CREATE TABLE holdfast_remembered (
     id    TEXT PRIMARY KEY,
@@ -19,3 +20,26 @@ CREATE TRIGGER holdfast_commands_go AFTER DELETE ON holdfast_workers
 BEGIN
     DELETE FROM holdfast_commands WHERE worker = old.id;
 END;
+
+-- The parents that a job waits for. Status: 0 open, 1 failed, 2 met.
+CREATE TABLE holdfast_edges (
+    parent TEXT    NOT NULL,
+    status INTEGER NOT NULL CHECK (status IN (0, 1, 2)),
+    child  TEXT    NOT NULL,
+    PRIMARY KEY (parent, status, child)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX holdfast_edges_child ON holdfast_edges (child, parent);
+-- What a job with parents wants: its edges by number, counted so that a step need not look at all of them.
+CREATE TABLE holdfast_dependents (
+    child   TEXT PRIMARY KEY,
+    pending INTEGER NOT NULL CHECK (pending >= 0),       -- edges that are not met
+    failed  INTEGER NOT NULL CHECK (failed >= 0),        -- edges that failed
+    policy  TEXT    NOT NULL CHECK (policy IN ('bury', 'cancel', 'run')),
+    delay   REAL,
+    due_at  REAL
+) STRICT, WITHOUT ROWID;
+-- Parents whose state changed and whose edges may not be in line with it yet.
+CREATE TABLE holdfast_propagating (
+    number INTEGER PRIMARY KEY,
+    parent TEXT NOT NULL UNIQUE
+) STRICT;

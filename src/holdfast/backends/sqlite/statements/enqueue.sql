@@ -36,7 +36,7 @@ UNION ALL SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?2
 SELECT state = 'waiting' FROM holdfast_jobs WHERE id = ?
 
 -- :: key_holder
-SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max, priority, turn
+SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max, priority, turn, due_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_key
 WHERE holds_key = 1 AND key_queue = ? AND task = ? AND key = ?
 

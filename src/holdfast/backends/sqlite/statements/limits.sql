@@ -41,6 +41,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_letters),
        EXISTS (SELECT 1 FROM holdfast_rearranging),
        EXISTS (SELECT 1 FROM holdfast_remembered),
+       EXISTS (SELECT 1 FROM holdfast_edges),
        (SELECT record FROM holdfast_seal WHERE closed = 1),
        COALESCE((SELECT tick FROM holdfast_ticks), 0)
 

@@ -8,7 +8,8 @@ SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
                WHERE expires_at <= :now AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')),
        EXISTS (SELECT 1 FROM holdfast_letters WHERE revive_at <= :now AND revive_at IS NOT NULL),
        EXISTS (SELECT 1 FROM holdfast_workers
-               WHERE @overdue)
+               WHERE @overdue),
+       EXISTS (SELECT 1 FROM holdfast_propagating)
 
 -- :: due
 SELECT seq, queue, task, grp, priority FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled

@@ -14,6 +14,9 @@ SELECT seq FROM holdfast_jobs AS j INDEXED BY holdfast_jobs_prune
 WHERE prune_at IS NOT NULL AND @may_go(j, ?, ?)
 LIMIT ?
 
+-- :: id
+SELECT id FROM holdfast_jobs WHERE seq = ?
+
 -- :: job
 DELETE FROM holdfast_jobs WHERE seq = ?
 

@@ -1,0 +1,24 @@
+-- Version 9: jobs can wait for others.
+
+CREATE TABLE holdfast.edges (                            -- the parents that a job waits for
+    parent text COLLATE "C" NOT NULL,
+    child  text COLLATE "C" NOT NULL,
+    status smallint NOT NULL CHECK (status IN (0, 1, 2)),  -- open, failed, met
+    PRIMARY KEY (parent, child)
+) WITH (fillfactor = 80);
+CREATE INDEX edges_status ON holdfast.edges (parent, status, child);
+CREATE INDEX edges_child ON holdfast.edges (child, parent);
+
+CREATE TABLE holdfast.dependents (                       -- what a job with parents wants, and its edges by number
+    child   text COLLATE "C" PRIMARY KEY,
+    pending integer NOT NULL CHECK (pending >= 0),       -- edges that are not met
+    failed  integer NOT NULL CHECK (failed >= 0),        -- edges that failed
+    policy  text NOT NULL CHECK (policy IN ('bury', 'cancel', 'run')),
+    delay   double precision,
+    due_at  double precision
+) WITH (fillfactor = 50);
+
+CREATE TABLE holdfast.propagating (                      -- parents whose edges may not be in line with their state yet
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    parent text COLLATE "C" NOT NULL UNIQUE
+);

@@ -1,0 +1,314 @@
+-- dependencies: jobs that wait for others (R83 to R85). Statuses are positions in edges.STATUSES: 0 open, 1 failed, 2 met.
+
+-- == linked: store new jobs, some of which wait for others, and their edges, in one step.
+-- Takes the jobs as enqueue does, those with parents due in the year 3000, and for each of these its place in the call,
+-- id, parents and what it wants. Returns what enqueue does. Concurrency: a parent's row is locked before its state is
+-- read. Whoever ends it has either committed, or looks for edges in a later statement than the one that ended it.
+
+-- :: call
+SELECT holdfast.enqueue_linked(%(jobs)s::jsonb, %(links)s::jsonb, %(now)s)::text
+
+-- :: fragment edge_status(state, policy)
+-- formulas.edge_status of an edge that is not met.
+CASE WHEN @state = 'succeeded' THEN 2 WHEN @state NOT IN ('dead', 'cancelled') THEN 0
+     WHEN @policy = 'run' THEN 2 ELSE 1 END
+
+-- :: function_enqueue_linked
+CREATE OR REPLACE FUNCTION holdfast.enqueue_linked(wanted jsonb, links jsonb, given double precision)
+RETURNS jsonb LANGUAGE plpgsql SET lock_timeout = '100ms'
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    answers jsonb := holdfast.enqueue(wanted, given);
+    at double precision := holdfast.store_now(given);
+    named text[];
+    one jsonb;
+BEGIN
+    FOR one IN SELECT l FROM jsonb_array_elements(links) l LOOP
+        IF answers = 'true' THEN
+            named := ARRAY(SELECT jsonb_array_elements_text(one -> 'after'));
+        ELSE
+            CONTINUE WHEN answers -> (one ->> 'n')::integer -> 1 = 'false'
+                      AND answers -> (one ->> 'n')::integer ->> 0 = one ->> 'id';  -- known before: nothing changes
+            -- A call that was kept stands for the job that holds its key.
+            named := ARRAY(SELECT coalesce((SELECT answers -> (w.n - 1)::integer ->> 0
+                                            FROM jsonb_array_elements_text(wanted -> 'id') WITH ORDINALITY w(id, n)
+                                            WHERE w.id = a.id LIMIT 1), a.id)
+                           FROM jsonb_array_elements_text(one -> 'after') WITH ORDINALITY a(id, n) ORDER BY a.n);
+        END IF;
+        PERFORM holdfast.link(one, named, answers = 'true' OR answers -> (one ->> 'n')::integer -> 1 = 'true', at);
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- :: function_link
+-- Checks the parents and, if the job was stored, stores its edges. A parent has a lower seq: so there are no cycles.
+CREATE OR REPLACE FUNCTION holdfast.link(job jsonb, named text[], stored boolean, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    its_id text := job ->> 'id';
+    own bigint := (SELECT i.seq FROM holdfast.ids i WHERE i.id = its_id);
+    found text[];
+    waits integer;
+    broken integer;
+BEGIN
+    found := ARRAY(SELECT j.id FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq
+                   WHERE i.id = ANY (named) AND (NOT stored OR j.seq < own) ORDER BY j.seq FOR NO KEY UPDATE OF j);
+    IF EXISTS (SELECT FROM unnest(named) n WHERE n <> ALL (found)) THEN
+        PERFORM holdfast.refuse('HF008', jsonb_build_object('child_id', its_id, 'parent_id', (
+            SELECT n.id FROM unnest(named) WITH ORDINALITY n(id, n) WHERE n.id <> ALL (found) ORDER BY n.n LIMIT 1)));
+    END IF;
+    IF NOT stored THEN RETURN; END IF;
+    WITH linked AS (
+        INSERT INTO holdfast.edges (parent, child, status)
+        SELECT j.id, its_id, @edge_status(j.state, job ->> 'on_parent_failure')
+        FROM unnest(found) f(id) JOIN holdfast.ids i ON i.id = f.id JOIN holdfast.jobs j ON j.seq = i.seq
+        RETURNING status)
+    SELECT count(*) FILTER (WHERE status < 2), count(*) FILTER (WHERE status = 1) INTO waits, broken FROM linked;
+    INSERT INTO holdfast.dependents (child, pending, failed, policy, delay, due_at)
+    VALUES (its_id, waits, broken, job ->> 'on_parent_failure', (job ->> 'delay')::double precision,
+            (job ->> 'due_at')::double precision);
+    IF broken > 0 OR waits = 0 THEN PERFORM holdfast.resolve(its_id, at); END IF;
+END $$
+
+-- == propagate: bring edges in line with their parents' new states, and the children with their edges. Bounded.
+-- Concurrency: a parent is taken with its row locked, so its state is the latest one; parents that others have locked are
+-- left to them, or to a later call. Children are locked in order before the first is changed.
+
+-- :: function_note_ended
+-- Jobs that finished or came back: remember those that others wait for. Called after the statement that changed them.
+CREATE OR REPLACE FUNCTION holdfast.note_ended(seqs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.edges) THEN RETURN; END IF;
+    INSERT INTO holdfast.propagating (parent)
+    SELECT j.id FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq
+    WHERE EXISTS (SELECT FROM holdfast.edges e WHERE e.parent = j.id AND e.status < 2)
+    ORDER BY s.n ON CONFLICT (parent) DO NOTHING;
+END $$
+
+-- :: function_tell
+-- Propagate, as far as one step goes, if anything is to be.
+CREATE OR REPLACE FUNCTION holdfast.tell(at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM holdfast.propagating) THEN PERFORM holdfast.propagate(@PROPAGATE_MAX, at); END IF;
+END $$
+
+-- :: function_propagate
+-- Returns how many edges and parents were looked at.
+CREATE OR REPLACE FUNCTION holdfast.propagate(most integer, at double precision) RETURNS integer LANGUAGE plpgsql
+SET lock_timeout = '100ms'
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    next record;
+    last bigint := 0;
+    done integer := 0;
+    looked integer;
+BEGIN
+    PERFORM 1 FROM holdfast.dependents d WHERE d.child = ANY (ARRAY(
+        SELECT e.child FROM holdfast.propagating p JOIN holdfast.edges e ON e.parent = p.parent
+        WHERE e.status < 2 ORDER BY p.number, e.status, e.child LIMIT most)) ORDER BY d.child FOR UPDATE;
+    WHILE done < most LOOP
+        SELECT p.number, p.parent, j.state INTO next
+        FROM holdfast.propagating p JOIN holdfast.ids i ON i.id = p.parent JOIN holdfast.jobs j ON j.seq = i.seq
+        WHERE p.number > last ORDER BY p.number LIMIT 1
+        FOR UPDATE OF p SKIP LOCKED FOR NO KEY UPDATE OF j SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        last := next.number;
+        looked := holdfast.change_edges(next.parent, next.state, most - done, at);
+        IF looked < most - done THEN DELETE FROM holdfast.propagating WHERE number = next.number; END IF;
+        done := done + greatest(1, looked);
+    END LOOP;
+    RETURN done;
+END $$
+
+-- :: function_change_edges
+-- Of one parent: failed edges unless it is dead or cancelled, open ones unless it is live.
+CREATE OR REPLACE FUNCTION holdfast.change_edges(its_parent text, its_state text, most integer, at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    number integer;
+    decided text[];
+    one text;
+BEGIN
+    WITH line AS MATERIALIZED (
+        SELECT e.child, e.status AS before, @edge_status(its_state, d.policy) AS after
+        FROM holdfast.edges e JOIN holdfast.dependents d ON d.child = e.child
+        WHERE e.parent = its_parent AND e.status < 2 AND CASE WHEN its_state = 'succeeded' THEN true
+              WHEN its_state IN ('dead', 'cancelled') THEN e.status = 0 ELSE e.status = 1 END
+        ORDER BY e.status, e.child LIMIT most
+    ), changed AS (
+        UPDATE holdfast.edges e SET status = l.after FROM line l WHERE e.parent = its_parent AND e.child = l.child
+    ), counted AS (
+        UPDATE holdfast.dependents d
+        SET pending = d.pending - (l.after = 2)::integer,
+            failed = d.failed + (l.after = 1)::integer - (l.before = 1)::integer
+        FROM line l WHERE d.child = l.child RETURNING d.child, d.pending, d.failed)
+    SELECT count(*), array_agg(c.child ORDER BY l.before, c.child)
+                     FILTER (WHERE c.failed > 0 OR c.pending = 0 OR l.before = 1)
+    INTO number, decided FROM counted c JOIN line l ON l.child = c.child;
+    FOREACH one IN ARRAY coalesce(decided, '{}') LOOP PERFORM holdfast.resolve(one, at); END LOOP;
+    RETURN number;
+END $$
+
+-- :: function_resolve
+-- Let a job be what its edges say: it waits, is due, is dead or cancelled with reason "parent", or comes back. One that
+-- somebody brought into play, ended or rescheduled meanwhile is left alone.
+CREATE OR REPLACE FUNCTION holdfast.resolve(named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    d holdfast.dependents;
+    j holdfast.jobs;
+    due double precision;
+BEGIN
+    SELECT * INTO d FROM holdfast.dependents WHERE child = named;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
+    IF j.state IN ('dead', 'cancelled') AND j.reason IS NOT DISTINCT FROM 'parent' AND d.failed = 0 THEN
+        PERFORM holdfast.come_back(j, at);
+        SELECT * INTO j FROM holdfast.jobs WHERE seq = j.seq;
+    END IF;
+    IF j.state IS DISTINCT FROM 'scheduled' OR j.due_at <> @DUE_AFTER_PARENTS THEN RETURN; END IF;
+    IF d.failed > 0 AND d.policy = 'cancel' THEN
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, 'parent', 86400, at), holdfast.count_ended(j, 'cancelled', at);
+    ELSIF d.failed > 0 THEN
+        PERFORM holdfast.kill(j, 'parent', format('text:parent', (
+            SELECT e.parent FROM holdfast.edges e WHERE e.child = named AND e.status = 1 ORDER BY e.parent LIMIT 1)), at),
+            holdfast.count_ended(j, 'dead', at);
+    ELSIF d.pending = 0 THEN
+        due := CASE WHEN d.due_at IS NULL THEN at + coalesce(d.delay, 0) ELSE greatest(at, d.due_at) END;
+        UPDATE holdfast.jobs SET due_at = due, expires_at = due + (j.expires_at - @DUE_AFTER_PARENTS) WHERE seq = j.seq;
+    END IF;
+END $$
+
+-- :: function_come_back
+-- A job that ended because of a parent waits again, with fresh budgets and its key. False if its key is held.
+CREATE OR REPLACE FUNCTION holdfast.come_back(j holdfast.jobs, at double precision) RETURNS boolean LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
+BEGIN
+    IF j.key IS NOT NULL AND NOT j.holds_key THEN
+        IF holdfast.twin(j, at) IS NOT NULL THEN RETURN false; END IF;
+        PERFORM holdfast.take_key(j, at);
+    END IF;
+    UPDATE holdfast.jobs
+    SET state = 'scheduled', due_at = @DUE_AFTER_PARENTS, turn = NULL, marks = holdfast.with_mark(
+            marks, 'revive', '{"text": "parent"}', at), @fresh
+    WHERE seq = j.seq;
+    DELETE FROM holdfast.retained WHERE seq = j.seq;
+    IF j.state = 'dead' THEN UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = j.id; END IF;
+    PERFORM holdfast.note_ended(ARRAY[j.seq]);
+    RETURN true;
+EXCEPTION WHEN unique_violation OR lock_not_available THEN RETURN false;  -- another job is taking its key
+END $$
+
+-- :: function_places_released
+-- The groups of jobs that wait for those whose leases end: what becomes due is then promoted in the same call.
+CREATE OR REPLACE FUNCTION holdfast.places_released(ending bigint[], stalled text[], most integer)
+RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
+    SELECT array_agg(DISTINCT ROW(r.queue, r.grp)::holdfast.place) FROM (
+        SELECT c.queue, c.grp FROM (
+            SELECT p.id FROM unnest(ending) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
+            UNION ALL
+            SELECT p.id FROM holdfast.jobs p WHERE p.state = 'running' AND p.worker = ANY (stalled)) p
+        JOIN holdfast.edges e ON e.parent = p.id AND e.status < 2
+        JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq LIMIT most) r
+    WHERE r.grp IS NOT NULL
+$$
+
+-- :: function_released_by
+-- The queues of jobs that waited for these.
+CREATE OR REPLACE FUNCTION holdfast.released_by(ended bigint[]) RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT ARRAY(SELECT DISTINCT r.queue FROM (
+        SELECT c.queue FROM unnest(ended) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
+        JOIN holdfast.edges e ON e.parent = p.id AND e.status = 2
+        JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq
+        WHERE c.state IN ('scheduled', 'waiting', 'ready') AND c.due_at < @DUE_AFTER_PARENTS LIMIT 1000) r)
+$$
+
+-- == forget: jobs that go, and those that may not go yet.
+-- Concurrency: the caller has locked the rows of the jobs.
+
+-- :: function_awaited_by
+-- A job that waits for this one.
+CREATE OR REPLACE FUNCTION holdfast.awaited_by(named text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT e.child FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq
+    WHERE e.parent = named AND e.status = 0 AND c.state = 'scheduled' AND c.due_at = @DUE_AFTER_PARENTS
+    ORDER BY e.child LIMIT 1
+$$
+
+-- :: function_without_needed
+-- The jobs that may be pruned: children that have not finished need their parents. The others are kept a while.
+CREATE OR REPLACE FUNCTION holdfast.without_needed(past bigint[], at double precision)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE needed bigint[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.edges) THEN RETURN past; END IF;
+    needed := ARRAY(
+        SELECT j.seq FROM holdfast.jobs j WHERE j.seq = ANY (past)
+        AND (EXISTS (SELECT FROM holdfast.propagating p WHERE p.parent = j.id)
+             OR EXISTS (SELECT FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.child
+                        JOIN holdfast.jobs c ON c.seq = i.seq
+                        WHERE e.parent = j.id AND c.state IN ('scheduled', 'waiting', 'ready', 'running'))));
+    UPDATE holdfast.jobs SET prune_at = greatest(prune_at, at + @REMEMBER_SECONDS_MIN)
+    WHERE seq = ANY (needed) AND prune_at IS NOT NULL;
+    RETURN ARRAY(SELECT p FROM unnest(past) p WHERE p <> ALL (needed));
+END $$
+
+-- :: function_forget_edges
+-- Of jobs that go: those that waited for them count them no longer.
+CREATE OR REPLACE FUNCTION holdfast.forget_edges(past bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE gone text[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.edges) THEN RETURN; END IF;
+    gone := ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.seq = ANY (past));
+    DELETE FROM holdfast.dependents WHERE child = ANY (gone);
+    WITH cut AS (
+        DELETE FROM holdfast.edges e WHERE e.parent = ANY (gone) RETURNING e.child, e.status
+    ), counted AS (
+        SELECT c.child, count(*) FILTER (WHERE c.status < 2) AS waits, count(*) FILTER (WHERE c.status = 1) AS broken
+        FROM cut c GROUP BY c.child)
+    UPDATE holdfast.dependents d SET pending = d.pending - c.waits, failed = d.failed - c.broken
+    FROM counted c WHERE d.child = c.child;
+    DELETE FROM holdfast.edges WHERE child = ANY (gone);
+    DELETE FROM holdfast.propagating WHERE parent = ANY (gone);
+END $$
+
+-- == relatives: read edges. Never writes.
+
+-- :: parents
+SELECT j.id, j.task, j.state, e.status, CASE WHEN %(values)s AND j.state = 'succeeded' THEN j.value END
+FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.parent JOIN holdfast.jobs j ON j.seq = i.seq
+WHERE e.child = %(id)s ORDER BY e.parent LIMIT %(limit)s
+
+-- :: children
+SELECT j.id, j.task, j.state, e.status, NULL::bytea
+FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs j ON j.seq = i.seq
+WHERE e.parent = %(id)s ORDER BY e.child LIMIT %(limit)s
+
+-- :: pending
+SELECT pending FROM holdfast.dependents WHERE child = %(id)s
+
+-- :: edges
+SELECT e.parent, e.child, e.status, d.policy, d.delay, d.due_at
+FROM holdfast.edges e JOIN holdfast.dependents d ON d.child = e.child
+WHERE (e.child, e.parent) > (%(child)s, %(parent)s) ORDER BY e.child, e.parent LIMIT %(limit)s
+
+-- :: dependents
+SELECT child, pending, failed FROM holdfast.dependents ORDER BY child
+
+-- :: propagating
+SELECT parent FROM holdfast.propagating ORDER BY parent
+
+-- :: carry
+-- Edges of another store; those that may be out of line are propagated when the store is open.
+WITH shipped AS (
+    SELECT r.*, CASE r.status WHEN 'open' THEN 0 WHEN 'failed' THEN 1 ELSE 2 END AS number
+    FROM jsonb_to_recordset(%(edges)s::jsonb) AS r(parent text, child text, status text, on_parent_failure text,
+        delay double precision, due_at double precision)
+), stored AS (
+    INSERT INTO holdfast.edges (parent, child, status) SELECT parent, child, number FROM shipped
+    ON CONFLICT DO NOTHING RETURNING parent, child, status
+), counted AS (
+    INSERT INTO holdfast.dependents (child, pending, failed, policy, delay, due_at)
+    SELECT w.child, count(*) FILTER (WHERE t.status < 2), count(*) FILTER (WHERE t.status = 1),
+           min(w.on_parent_failure), min(w.delay), min(w.due_at)
+    FROM stored t JOIN shipped w ON w.parent = t.parent AND w.child = t.child GROUP BY w.child
+    ON CONFLICT (child) DO UPDATE SET pending = dependents.pending + excluded.pending,
+                                      failed = dependents.failed + excluded.failed)
+INSERT INTO holdfast.propagating (parent) SELECT DISTINCT parent FROM stored WHERE status < 2 ON CONFLICT DO NOTHING

@@ -1,0 +1,197 @@
+"""Jobs that wait for others: edges, and how the end of a parent reaches its children (R83 to R85).
+
+Called by enqueue.py, promote.py, prune.py, edit.py and move.py, and by a transaction when it closes. A job that waits
+is `scheduled` and due in the year 3000, so no other verb need know about it. What becomes of an edge is decided by
+formulas.edge_status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from ...edges import DUE_AFTER_PARENTS, STATUSES, Edge
+from ...errors import ParentNotFound, StateConflict
+from ...lifecycle import FAILURE_TEXTS, State, state_conflict
+from ...records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
+from ..formulas import edge_status
+from . import enqueue, operate, settle
+from .codec import SQL, encoded, state_of
+from .connection import Transaction
+
+OPEN, FAILED, MET = range(3)  # positions in STATUSES
+_FORGET = (
+    SQL["dependencies.uncount"],
+    SQL["dependencies.forget_children"],
+    SQL["dependencies.forget_parents"],
+    SQL["dependencies.forget_dependent"],
+    SQL["dependencies.forget_propagating"],
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Storing
+
+
+def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """Store jobs of which some have parents, then their edges; ParentNotFound rolls the whole step back."""
+    answers = enqueue.store(tx, [_waiting(job) if job.after else job for job in jobs])
+    stands_for = {job.id: answer.id for job, answer in zip(jobs, answers, strict=True)}
+    for job, answer in zip(jobs, answers, strict=True):
+        if not job.after or (answer.id == job.id and not answer.created):
+            continue
+        parents = list(dict.fromkeys(stands_for.get(parent, parent) for parent in job.after))
+        states = [_state_of_parent(tx, parent, job, answer) for parent in parents]
+        if answer.created:
+            _link(tx, job, parents, states)
+    tx.close()
+    return answers
+
+
+def _waiting(job: NewJob) -> NewJob:
+    return replace(job, delay=None, due_at=DUE_AFTER_PARENTS)
+
+
+def _state_of_parent(tx: Transaction, parent: str, job: NewJob, answer: Enqueued) -> State:
+    """The parent must have been stored before the job; so edges never form a cycle."""
+    row = tx.cursor.execute(SQL["dependencies.parent"], (parent, job.id if answer.created else None)).fetchone()
+    if row is None:
+        raise ParentNotFound(parent, job.id)
+    return state_of(row[0])
+
+
+def _link(tx: Transaction, job: NewJob, parents: list[str], states: list[State]) -> None:
+    policy = job.on_parent_failure
+    statuses = [STATUSES.index(edge_status("open", state, policy)) for state in states]
+    many = tx.cursor.executemany
+    many(SQL["dependencies.edge"], [(parent, status, job.id) for parent, status in zip(parents, statuses, strict=True)])
+    tx.rules.any_edge = 1
+    pending, failed = len(statuses) - statuses.count(MET), statuses.count(FAILED)
+    tx.cursor.execute(SQL["dependencies.dependent"], (job.id, pending, failed, policy, job.delay, job.due_at))
+    if failed or not pending:
+        _resolve(tx, job.id)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Propagating
+
+
+def propagate(tx: Transaction, limit: int) -> int:
+    """Bring edges in line with their parents' states, the parent that changed first before the others; bounded.
+
+    Returns how many edges and parents were looked at. What is left is found by the next call.
+    """
+    execute, done = tx.cursor.execute, 0
+    while done < limit:
+        row = execute(SQL["dependencies.next"]).fetchone()
+        if row is None:
+            break
+        number, parent, state = row
+        edges = (
+            [] if state is None else execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
+        )
+        for before, child, policy in edges:
+            after = STATUSES.index(edge_status(STATUSES[before], state_of(state), policy))
+            _change(tx, parent, child, before, after)
+        if len(edges) < limit - done:
+            execute(SQL["dependencies.done"], (number,))
+        done += max(1, len(edges))
+    return done
+
+
+def _change(tx: Transaction, parent: str, child: str, before: int, after: int) -> None:
+    execute = tx.cursor.execute
+    execute(SQL["dependencies.status"], (after, parent, before, child))
+    execute(SQL["dependencies.count"], (-int(after == MET), int(after == FAILED) - int(before == FAILED), child))
+    _resolve(tx, child)
+
+
+def _resolve(tx: Transaction, child: str) -> None:
+    """Let a job be what its edges say: it waits, is due, is dead or cancelled with reason "parent", or comes back.
+
+    A job that somebody brought into play, ended or rescheduled meanwhile is left alone.
+    """
+    row = tx.cursor.execute(SQL["dependencies.child"], (child,)).fetchone()
+    if row is None:
+        return
+    seq, state, due_at, expires_at, reason, pending, failed, policy, delay, wanted = row
+    if state in (State.DEAD, State.CANCELLED) and reason == "parent" and not failed:
+        if not _come_back(tx, child):
+            return
+        state, due_at, expires_at = State.SCHEDULED, DUE_AFTER_PARENTS, None
+    if state != State.SCHEDULED or due_at != DUE_AFTER_PARENTS:
+        return
+    if failed:
+        _fail(tx, child, policy)
+    elif not pending:
+        due = max(tx.now, wanted) if wanted is not None else tx.now + (delay or 0.0)
+        expires = None if expires_at is None else due + (expires_at - DUE_AFTER_PARENTS)
+        tx.cursor.execute(SQL["dependencies.due"], (due, expires, seq))
+
+
+def _fail(tx: Transaction, child: str, policy: str) -> None:
+    job = operate.job_of(tx, child)
+    if policy == "cancel":
+        settle.finish(tx, job, State.CANCELLED, reason="parent")
+        operate.count(tx, job, "cancelled")
+        return
+    [parent] = tx.cursor.execute(SQL["dependencies.failed_parent"], (child,)).fetchone()
+    operate.kill(tx, job, "parent", FAILURE_TEXTS["parent"] % parent)
+    operate.count(tx, job, "dead")
+
+
+def _come_back(tx: Transaction, child: str) -> bool:
+    """Revive a job that died or was cancelled because of a parent; it waits again. False if its key is held."""
+    try:
+        operate.revive_waiting(tx, child, DUE_AFTER_PARENTS)
+    except StateConflict:
+        return False
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Removing
+
+
+def refuse_if_awaited(tx: Transaction, job_id: str, state: str) -> None:
+    """A job that others wait for is not deleted: they would wait for ever."""
+    row = tx.cursor.execute(SQL["dependencies.waits"], (job_id,)).fetchone() if tx.rules.any_edge else None
+    if row is not None:
+        raise state_conflict(job_id, "delete", state, child_id=row[0])
+
+
+def without_needed(tx: Transaction, seqs: list[int]) -> list[int]:
+    """The jobs that may be pruned: children that have not finished need their parents. The others are kept a while."""
+    if not seqs or not tx.rules.any_edge:
+        return seqs
+    needed = {seq for (seq,) in tx.cursor.execute(SQL["dependencies.needed"], (encoded(seqs).decode(),)).fetchall()}
+    keep = tx.now + REMEMBER_SECONDS_MIN
+    tx.cursor.executemany(SQL["dependencies.keep"], [(keep, seq) for seq in sorted(needed)])
+    return [seq for seq in seqs if seq not in needed]
+
+
+def forget(tx: Transaction, job_ids: Iterable[str]) -> None:
+    """These jobs go: their edges go with them, on both sides."""
+    if not tx.rules.any_edge:
+        return
+    for job_id in job_ids:
+        for statement in _FORGET:
+            tx.cursor.execute(statement, (job_id,))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Moving
+
+
+def carry(tx: Transaction, shipped: Sequence[Edge]) -> None:
+    """Edges of another store; those that may be out of line are propagated when the store is open."""
+    execute = tx.cursor.execute
+    for edge in shipped:
+        status = STATUSES.index(edge.status)
+        if not execute(SQL["dependencies.carried_edge"], (edge.parent, status, edge.child)).rowcount:
+            continue
+        wanted = (edge.on_parent_failure, edge.delay, edge.due_at)
+        execute(SQL["dependencies.carried_dependent"], (edge.child, status < MET, status == FAILED, *wanted))
+        if status < MET:
+            execute(SQL["dependencies.carried_parent"], (edge.parent,))

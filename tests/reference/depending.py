@@ -1,0 +1,193 @@
+"""Jobs that wait for others: edges, and how the end of a parent reaches its children (R83 to R85).
+
+Called by operating.py, moving.py, reading.py and the end of every step. What SQL and Lua count, this derives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.backends.formulas import edge_status
+from holdfast.edges import DUE_AFTER_PARENTS, PROPAGATE_MAX, STATUSES, Edge, Relative, Relatives
+from holdfast.errors import ParentNotFound
+from holdfast.lifecycle import FAILURE_TEXTS, LIVE, State, state_conflict
+from holdfast.records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
+
+from .rows import Row
+from .store import RETAIN_SECONDS, Store
+
+
+def waiting(job: NewJob) -> NewJob:
+    """The job as it is stored while it waits."""
+    return replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job
+
+
+def check(store: Store, jobs: Sequence[NewJob], wall: float) -> None:
+    """Refuse a parent that is not there and does not come earlier in the batch."""
+    coming: set[str] = set()
+    for job in jobs:
+        if not store.knows(job.id, wall):
+            for parent in job.after:
+                if parent not in store.jobs and parent not in coming:
+                    raise ParentNotFound(parent, job.id)
+        coming.add(job.id)
+
+
+def link(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall: float) -> None:
+    stands_for = {job.id: answer.id for job, answer in zip(jobs, answers, strict=True)}
+    for job, answer in zip(jobs, answers, strict=True):
+        if not job.after or not answer.created:
+            continue
+        for named in job.after:
+            parent = stands_for.get(named, named)
+            status = edge_status("open", store.jobs[parent].state, job.on_parent_failure)
+            edge = Edge(
+                parent=parent,
+                child=job.id,
+                status=status,
+                on_parent_failure=job.on_parent_failure,
+                delay=job.delay,
+                due_at=job.due_at,
+            )
+            _keep(store, edge)
+        _resolve(store, store.jobs[job.id], wall)
+
+
+def _keep(store: Store, edge: Edge) -> None:
+    store.edges[edge.parent, edge.child] = edge
+    store.parents_of.setdefault(edge.child, {})[edge.parent] = None
+    store.children_of.setdefault(edge.parent, {})[edge.child] = None
+
+
+def _edges_of(store: Store, child: str) -> list[Edge]:
+    return [store.edges[parent, child] for parent in store.parents_of.get(child, ())]
+
+
+def end_step(store: Store, wall: float) -> None:
+    """Tell those that wait for jobs that ended in this step."""
+    if store.ended:
+        note(store)
+        propagate(store, wall, PROPAGATE_MAX)
+
+
+def note(store: Store) -> None:
+    for parent in store.ended:
+        if any(store.edges[parent, child].status != "met" for child in store.children_of.get(parent, ())):
+            store.propagating[parent] = None
+    store.ended.clear()
+
+
+def propagate(store: Store, wall: float, limit: int) -> int:
+    done = 0
+    note(store)
+    while done < limit and store.propagating:
+        parent = next(iter(store.propagating))
+        row = store.jobs.get(parent)
+        edges = [] if row is None else _out_of_line(store, row)[: limit - done]
+        for edge in edges:
+            assert row is not None
+            _keep(store, replace(edge, status=edge_status(edge.status, row.state, edge.on_parent_failure)))
+            _resolve(store, store.jobs[edge.child], wall)
+            note(store)
+        if len(edges) < limit - done:
+            store.propagating.pop(parent, None)
+        done += max(1, len(edges))
+    return done
+
+
+def _out_of_line(store: Store, row: Row) -> list[Edge]:
+    edges = [store.edges[row.id, child] for child in store.children_of.get(row.id, ())]
+    found = [edge for edge in edges if edge_status(edge.status, row.state, edge.on_parent_failure) != edge.status]
+    return sorted(found, key=lambda edge: (STATUSES.index(edge.status), edge.child))
+
+
+def _resolve(store: Store, row: Row, wall: float) -> None:
+    edges = _edges_of(store, row.id)
+    failed = [edge.parent for edge in edges if edge.status == "failed"]
+    if row.state in (State.DEAD, State.CANCELLED) and row.reason == "parent" and not failed:
+        holder = None if row.key is None else store.key_holder(row.key_name, wall)
+        if holder is not None and holder.id != row.id:
+            return
+        was_dead = row.state is State.DEAD
+        store.again(row, wall, waits=True)
+        store.mark(row, "revive", wall, text="parent")
+        letter = store.letters.get(row.logical)
+        if was_dead and letter is not None and letter.id == row.id:
+            store.keep_letter(row.logical, replace(letter, revived_at=wall, revive_at=None))
+    if row.state is not State.SCHEDULED or row.due_at != DUE_AFTER_PARENTS:
+        return
+    if failed:
+        _fail(store, row, min(failed), edges[0], wall)
+    elif all(edge.status == "met" for edge in edges):
+        wanted = edges[0].due_at
+        due_at = max(wall, wanted) if wanted is not None else wall + (edges[0].delay or 0.0)
+        expires_at = None if row.expires_at is None else due_at + (row.expires_at - DUE_AFTER_PARENTS)
+        store.move(row, State.SCHEDULED, due_at=due_at, expires_at=expires_at)
+
+
+def _fail(store: Store, row: Row, parent: str, edge: Edge, wall: float) -> None:
+    if edge.on_parent_failure == "cancel":
+        store.finish(row, wall, State.CANCELLED, RETAIN_SECONDS, reason="parent")
+        store.count_ended(row, "cancelled", wall)
+    else:
+        store.bury_unstarted(row, wall, "parent", FAILURE_TEXTS["parent"] % parent)
+        store.count_ended(row, "dead", wall)
+
+
+def refuse_if_awaited(store: Store, row: Row) -> None:
+    for child in sorted(store.children_of.get(row.id, ())):
+        other = store.jobs[child]
+        waits = other.state is State.SCHEDULED and other.due_at == DUE_AFTER_PARENTS
+        if waits and store.edges[row.id, child].status == "open":
+            raise state_conflict(row.id, "delete", row.state, child_id=child)
+
+
+def may_go(store: Store, row: Row, wall: float) -> bool:
+    """Whether no child needs the job any more; else it is kept a while."""
+    note(store)
+    live = [child for child in store.children_of.get(row.id, ()) if store.jobs[child].state in LIVE]
+    if not live and row.id not in store.propagating:
+        return True
+    if row.prune_at is not None:
+        store.move(row, row.state, prune_at=max(row.prune_at, wall + REMEMBER_SECONDS_MIN))
+    return False
+
+
+def relatives(store: Store, job_id: str, limit: int, *, values: bool) -> Relatives:
+    def relative(name: str, edge: Edge, *, value: bool) -> Relative:
+        row = store.jobs[name]
+        shown = row.value if value and row.state is State.SUCCEEDED else None
+        return Relative(id=name, task=row.task, state=row.state, status=edge.status, value=shown)
+
+    parents = sorted(store.parents_of.get(job_id, ()))
+    children = sorted(store.children_of.get(job_id, ()))
+    return Relatives(
+        parents=tuple(relative(one, store.edges[one, job_id], value=values) for one in parents[:limit]),
+        children=tuple(relative(one, store.edges[job_id, one], value=False) for one in children[:limit]),
+        pending=sum(edge.status != "met" for edge in _edges_of(store, job_id)),
+        more=max(len(parents), len(children)) > limit,
+    )
+
+
+def in_order(store: Store) -> list[Edge]:
+    return sorted(store.edges.values(), key=lambda edge: (edge.child, edge.parent))
+
+
+def dependents(store: Store) -> list[dict[str, Any]]:
+    found = []
+    for child in sorted(store.parents_of):
+        edges = _edges_of(store, child)
+        pending, failed = (sum(edge.status in those for edge in edges) for those in (("open", "failed"), ("failed",)))
+        found.append({"child": child, "pending": pending, "failed": failed})
+    return found
+
+
+def carry(store: Store, edges: Sequence[Edge]) -> None:
+    for edge in edges:
+        if (edge.parent, edge.child) not in store.edges:
+            _keep(store, edge)
+            if edge.status != "met":
+                store.propagating[edge.parent] = None
