@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         WaitTimedOut,
         WorkerSilent,
     )
+    from .flows import Flow, FlowGraph, FlowJob, FlowRun, chain, group_of
     from .job import BoundCall, DeadLetter, Enqueued, Job
     from .lifecycle import Failure, State
     from .options import RESET, UNLIMITED, Retention, Unique
@@ -77,6 +78,10 @@ __all__ = [
     "DuplicateJob",
     "Enqueued",
     "Failure",
+    "Flow",
+    "FlowGraph",
+    "FlowJob",
+    "FlowRun",
     "Holdfast",
     "HoldfastError",
     "InvalidArguments",
@@ -114,6 +119,8 @@ __all__ = [
     "Unique",
     "WaitTimedOut",
     "WorkerSilent",
+    "chain",
+    "group_of",
     "testing",
 ]
 
@@ -131,6 +138,10 @@ _HOMES = {
     "DuplicateJob": ".errors",
     "Enqueued": ".job",
     "Failure": ".lifecycle",
+    "Flow": ".flows",
+    "FlowGraph": ".flows",
+    "FlowJob": ".flows",
+    "FlowRun": ".flows",
     "Holdfast": ".app",
     "HoldfastError": ".errors",
     "InvalidArguments": ".errors",
@@ -170,6 +181,8 @@ _HOMES = {
     "Unique": ".options.grouped",
     "WaitTimedOut": ".errors",
     "WorkerSilent": ".errors",
+    "chain": ".flows",
+    "group_of": ".flows",
 }
 
 

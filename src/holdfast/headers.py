@@ -114,7 +114,12 @@ def with_enqueuer(stored: bytes | None, by: str) -> bytes | None:
     return _with(stored, "by", by)
 
 
-def _with(stored: bytes | None, name: str, value: Mapping[str, str] | str) -> bytes | None:
+def with_parents(stored: bytes | None, number: int) -> bytes | None:
+    """A job's stored options with this number of parents."""
+    return _with(stored, "after", number)
+
+
+def _with(stored: bytes | None, name: str, value: Mapping[str, str] | str | int) -> bytes | None:
     fields: dict[str, msgspec.Raw] = {} if stored is None else msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
     fields.pop(name, None)
     if value:

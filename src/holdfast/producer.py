@@ -35,13 +35,17 @@ from .task import TaskRouter, fresh_record
 if TYPE_CHECKING:
     import asyncio
 
+    from . import flows
     from .app import Holdfast
     from .backends.contract import Backend
     from .eager import Eager
+    from .flows import Flow, FlowRun
+    from .task import Task
 else:
-    import_lazily(globals(), "asyncio")
+    import_lazily(globals(), "asyncio", ".flows")
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Producer(TaskRouter, Operator):
@@ -207,6 +211,33 @@ class Producer(TaskRouter, Operator):
         while not following.over:
             for step in await self._store.acall(following.look):
                 yield step
+
+    def enqueue_flow(self, flow: Flow[R]) -> FlowRun[R]:
+        """Store the calls of a flow: up to 1,000 in one step or not at all, more in several, parents first."""
+        self.enqueue_many(flow.calls)
+        return self._run_of(flow)
+
+    async def aenqueue_flow(self, flow: Flow[R]) -> FlowRun[R]:
+        """Async version of `enqueue_flow`."""
+        await self.aenqueue_many(flow.calls)
+        return self._run_of(flow)
+
+    def flow(self, job: JobOrId) -> FlowRun[Any]:
+        """The flow that a job belongs to: all jobs that are linked to it by `after=`."""
+        app: Any = self
+        return flows.FlowRun(app, job_id(job))
+
+    def _run_of(self, flow: Flow[R]) -> FlowRun[R]:
+        app: Any = self
+        return flows.FlowRun(app, flow.calls[0].id, flow.last if len(flow.ends) == 1 else None)
+
+    def map(self, task: Task[[list[T]], Any], rows: Iterable[T], *, chunk: int = 1000) -> Enqueued:
+        """One job for every `chunk` rows: each gets a list of them. Rows are taken as they come, never all at once."""
+        return self.enqueue_many(flows.in_chunks(task, rows, chunk))
+
+    async def amap(self, task: Task[[list[T]], Any], rows: Iterable[T], *, chunk: int = 1000) -> Enqueued:
+        """Async version of `map`."""
+        return await self.aenqueue_many(flows.in_chunks(task, rows, chunk))
 
     def relatives(self, job: JobOrId, *, limit: int = 100) -> Relatives:
         """The jobs that this one waits for, or waited for (`after=`), and those that wait for it."""

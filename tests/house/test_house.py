@@ -25,7 +25,8 @@ WORDS = """
     clock codec context edges errors events headers hooks job lazy lifecycle logs names options queries rates records
     redact retry rollups task worker_status
 """
-FACE = "actions app bulk caller_transaction eager observer operator producer pull results store_thread worker_commands"
+FACE = "actions app bulk caller_transaction eager flows observer operator producer pull results store_thread"
+FACE += " worker_commands"
 INTEGRATIONS = "__main__ asgi cli dashboard django flask metrics otel pytest_plugin sentry"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "jobs": ("jobs", "List jobs, newest first."),
         "job": ("jobs", "Show one job."),
+        "flow": ("flow", "Show the jobs that wait for one another, or cancel or retry them."),
         "explain": ("jobs", "Explain why a job is in its state."),
         "dead": ("dead", "List, show, revive and discard dead letters."),
         "failures": ("dead", "Group dead letters by cause, with counts and trend."),
