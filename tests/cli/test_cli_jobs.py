@@ -209,3 +209,22 @@ def test_tables_are_whole_and_plain_in_a_pipe(shell: Shell) -> None:
     assert job in told
     assert "a_task_with_quite_a_long_name_that_must_not_be_cut_off_in_a_pipe" in told
     assert "\x1b[" not in told
+
+
+def test_a_job_that_waits_for_others_shows_them(shell: Shell) -> None:
+    parent = shell.job()
+    child = shell.job(after=(parent,))
+    told = shell("job", child).stdout
+    assert "after its parents" in told
+    assert parent in told.partition("parents\n")[2]
+    assert child in shell("job", parent).stdout.partition("children\n")[2]
+    document = shell.json("job", child)
+    [shown] = document["parents"]
+    assert (shown["id"], shown["state"], shown["status"]) == (parent, "ready", "open")
+    assert (document["parents_pending"], document["children"]) == (1, [])
+    assert "waits for its parents" in shell("jobs").stdout
+    explained = shell.json("explain", child)["explanation"]
+    assert explained["summary"] == "It waits until 1 other job has succeeded (after=)."
+    assert explained["reasons"][0].startswith(f"Parent {parent} ")
+    shell("bury", parent, "--yes")
+    assert "a job that it waited for died or was cancelled" in shell("explain", child).stdout
