@@ -228,9 +228,10 @@ class FlowRun(Generic[R]):
         return await self._app._store.acall(partial(self._cancel, by))
 
     def retry_failed(self, *, by: str = "") -> int:
-        """Run the jobs again that died or were cancelled by themselves: what went with them comes back, too.
+        """Run the jobs again that died or were cancelled, once their parents have succeeded; returns how many.
 
-        Returns how many; those that only went with a parent are not counted.
+        What only went with a parent comes back with it, and is not counted. What was cancelled by itself does not wait
+        for its parents any more: if they are to run again, too, call this again when they have succeeded.
         """
         forbid_running_loop("flow.retry_failed()", "flow.aretry_failed()")
         return self._app._store.call(partial(self._retry_failed, by))
@@ -274,8 +275,10 @@ class FlowRun(Generic[R]):
 
     async def _retry_failed(self, by: str, backend: Backend) -> int:
         done = 0
-        for job in (await graph_of(backend, self.id)).jobs:
-            if job.state in (State.DEAD, State.CANCELLED):
+        graph = await graph_of(backend, self.id)
+        states = {job.id: job.state for job in graph.jobs}
+        for job in graph.jobs:
+            if job.state in (State.DEAD, State.CANCELLED) and {states[id] for id in job.after} <= {State.SUCCEEDED}:
                 record = await backend.get(job.id)
                 if record is not None and record.state is job.state and record.reason != "parent":
                     verb = backend.revive if job.state is State.DEAD else backend.retry

@@ -30,8 +30,9 @@ def test_a_flow_is_shown_cancelled_and_retried(shell: Shell) -> None:
         assert (document["progress"], document["counts"]) == (0.0, {"ready": 2, "scheduled": 1})
         assert sorted(document["jobs"][2]["after"]) == sorted(call.id for call in flow.calls[:2])
         assert "3 cancelled" in shell("flow", run.id, "--cancel").stdout
-        assert shell.json("flow", run.id, "--retry-failed")["done"] == 3
-        app.work(drain=True)
+        for level in (2, 1):
+            assert shell.json("flow", run.id, "--retry-failed")["done"] == level
+            app.work(drain=True)
         assert run.result(timeout=10) == 3
     assert shell.error("flow", "nobody", code=3)["code"] == "not_found"
     assert shell.error("flow", run.id, "--dot", "--cancel", code=2)["code"] == "usage"
