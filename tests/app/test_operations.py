@@ -26,6 +26,7 @@ WITHOUT_TWIN = {
         "include",
         "named",
         "task_by_name",
+        "flow",
         "queue",
         "queue_rules",
         "task_rules",

@@ -277,8 +277,8 @@ def test_a_role_with_just_the_rights_named_settles(tmp_path: Path) -> None:
     rights = {
         f'USAGE ON SCHEMA "{schema}"',
         f'SELECT, UPDATE ON "{schema}".jobs',
-        f'SELECT ON "{schema}".ids, "{schema}".tasks, "{schema}".schema_version',
-        f'SELECT, INSERT ON "{schema}".retained',
+        f'SELECT ON "{schema}".ids, "{schema}".tasks, "{schema}".edges, "{schema}".schema_version',
+        f'SELECT, INSERT ON "{schema}".retained, "{schema}".propagating',
         f'SELECT, UPDATE, DELETE ON "{schema}".letters',
     }
     for right in rights:
@@ -300,8 +300,9 @@ def test_a_role_with_just_the_rights_named_settles(tmp_path: Path) -> None:
             ctx.succeed("paid", connection=clerk)
 
     job = pay.enqueue()
+    child = pay.options(after=[job]).enqueue()
     bank.app.work(drain=True)
-    assert job.refresh().state is State.SUCCEEDED
+    assert (job.refresh().state, child.refresh().state) == (State.SUCCEEDED, State.SUCCEEDED)
     assert "Grant it USAGE on the schema, SELECT and UPDATE on its jobs" in refused[0]
     admin.execute(f'DROP OWNED BY "{role}"')
     admin.execute(f'DROP ROLE "{role}"')

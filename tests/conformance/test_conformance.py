@@ -59,7 +59,7 @@ def test_the_store_in_memory_has_its_verbs_from_sqlite() -> None:
     own = {name for name in verbs if getattr(SqliteBackend, name, None) is not getattr(MemoryBackend, name, None)}
     by_hand = {"open", "open_here", "close", "close_here", "migrate", "wait_for_work"}
     by_hand |= {"flaws", "shares_database"}  # of a file
-    calling = {"enqueue_here", "enqueue_on", "aenqueue_on", "exchange"}  # SQLite's verb, from another place
+    calling = {"enqueue_here", "enqueue_on", "aenqueue_on", "settle_on", "asettle_on", "exchange"}  # from another place
     assert own <= by_hand | calling | {"scheme", "durable", "any_loop"}
 
 

@@ -41,8 +41,8 @@ ENQUEUE_RIGHTS = (
     "pauses, bounds and schema_version, and SELECT and UPDATE on seal"
 )
 SETTLE_RIGHTS = (
-    "USAGE on the schema, SELECT and UPDATE on its jobs, SELECT on ids, tasks and schema_version, SELECT and INSERT on "
-    "retained, and SELECT, UPDATE and DELETE on letters"
+    "USAGE on the schema, SELECT and UPDATE on its jobs, SELECT on ids, tasks, edges and schema_version, SELECT and "
+    "INSERT on retained and propagating, and SELECT, UPDATE and DELETE on letters"
 )
 
 

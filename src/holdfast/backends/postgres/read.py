@@ -303,9 +303,11 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
             ],
         }
         tables["edges"] = [_plain(edge) for edge in await edges(cursor, sql)]
-        for name, columns in (("dependents", ("child", "pending", "failed")), ("propagating", ("parent",))):
-            found = await rows(cursor, sql[f"relatives.{name}"])
-            tables[name] = [dict(zip(columns, row, strict=True)) for row in found]
+        tables["dependents"] = [
+            {"child": child, "pending": open_ones, "failed": failed}
+            for child, open_ones, failed in await rows(cursor, sql["relatives.dependents"])
+        ]
+        tables["propagating"] = [{"parent": parent} for (parent,) in await rows(cursor, sql["relatives.propagating"])]
         pending = bool(await rows(cursor, sql["read.rearranging"]))
     return Dump(tables={name: tuple(found) for name, found in tables.items()}, rearranging=pending)
 
