@@ -33,8 +33,8 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors, and four for chaos tests, which mostly wait."""
-    return min(PROCESSES_MAX, (os.cpu_count() or 1) + 5)
+    """As many as there are processors, and four more for chaos tests, which mostly wait."""
+    return min(PROCESSES_MAX, (os.cpu_count() or 1) + 4)
 
 
 @pytest.hookimpl(optionalhook=True)

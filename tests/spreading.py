@@ -2,9 +2,8 @@
 
 Used by conftest.py. Chaos tests watch real leases run out: they mostly wait, and a machine that is too busy fails them.
 So each of their files is run by one process, one test after another. All processes but a few take such files until
-there are none left, and only then other tests; those few, one more than there are processors, have other tests from the
-beginning, to use the time in which the chaos tests wait, and each other's: a test of a server or a browser waits, too.
-They yield to the chaos tests (see NICENESS in conftest.py).
+there are none left, and only then other tests; those few have other tests from the beginning, as many as there are
+processors, to use the time in which the chaos tests wait. They yield to the chaos tests (see NICENESS in conftest.py).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PIECE = 16
 
 def fillers(processes: int) -> int:
     """How many of so many processes take no row as long as there is other work. One is enough for rows to go on."""
-    return max(0, min((os.cpu_count() or 1) + 1, processes - 1))
+    return max(0, min(os.cpu_count() or 1, processes - 1))
 
 
 def file_of(nodeid: str) -> str:
