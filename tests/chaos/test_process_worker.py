@@ -70,7 +70,7 @@ def test_sigterm_lets_running_jobs_end_and_gives_nothing_back(stage: ProcessScen
         time.sleep(4)  # longer than the lease: renewals go on
         stage.open_gate()
         assert family.keeper.wait(90) == 0
-        assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2
+        assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2, family.text()
         assert [job.attempts for job in jobs] == [1, 1]
         assert late.refresh().state is State.READY
 
