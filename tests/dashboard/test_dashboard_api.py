@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.dashboard import Access
 from holdfast.dashboard.actions import VERBS
 from holdfast.dashboard.api import ENDPOINTS
-from holdfast.dashboard.leasing import STEPS
+from holdfast.dashboard.work_api import STEPS
 from tests.dashboard.shop import HIDDEN, Browser, dashboard, fill, shop
 
 PHRASE = "correct horse battery"

@@ -26,11 +26,11 @@ from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome
-from .leasing import STEPS
 from .overview import SPANS, served_by
 from .pages import gates_of
 from .visit import NotFound, Values, Visit
 from .words import signature
+from .work_api import STEPS
 
 BYS: tuple[By, ...] = ("task", "queue", "worker")
 LIMIT_MAX = 200

@@ -60,11 +60,11 @@ from .access import (
     is_local,
 )
 from .bodies import BULK_MAX
-from .leasing import STEPS, Leasing
 from .pages import PAGES, nav_counts
 from .render import environment
 from .store import KEPT_SECONDS, Changes, Reads
 from .visit import NotFound, Visit
+from .work_api import STEPS, Leasing
 
 T = TypeVar("T")
 
@@ -446,7 +446,7 @@ class Dashboard:
         return Response(body, status, HEADERS, media_type=kind)
 
     async def _api_work(self, request: Request) -> Response:
-        """Lease, renew, settle, leave: see leasing.py."""
+        """Lease, renew, settle, leave: see work_api.py."""
         access = await self._visitor(request)
         self._need(access, "work")
         check_api_client(request)
