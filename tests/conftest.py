@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from . import turns
+
 PROCESSES_MAX = 8
 NICENESS = 10  # a chaos test gets nine times the share of what yields to it
 
 _yielding = False
 _failed = pytest.StashKey[bool]()
+_turn = pytest.StashKey[int | None]()
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -29,6 +32,19 @@ settings.load_profile("patient")
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--turn", default=turns.ALL, help="all, or commit, or 0 to 2: see tests/turns.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_turn] = turns.parse(config.getoption("turn"))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    turn = config.stash[_turn]
+    return None if turn is None else f"a third of the variants of tests that take turns; these again: --turn {turn}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,6 +73,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    turn = config.stash[_turn]
+    if turn is not None:
+        turns.deselect(config, items, turn)
     if hasattr(config, "workerinput"):
         from .spreading import Order
 

@@ -13,3 +13,5 @@ RIVAL_CASES = frozenset(name for name in CASES if any(hasattr(theme, name.partit
 FIRST_LINES = frozenset({name.partition("[")[0]: name for name in reversed(CASES)}.values())
 LATER_LINES = CASES.keys() - FIRST_LINES
 ALIKE = LATER_LINES - RIVAL_CASES  # the code of each is run by the first line of its table, whatever the store
+WALKS = frozenset(name for name in CASES if hasattr(walk, name.partition("[")[0]))
+TURNS = ALIKE | (LATER_LINES & WALKS)  # of each table a run has a third, besides its first line: see tests/turns.py

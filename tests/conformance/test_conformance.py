@@ -15,7 +15,7 @@ from holdfast.testing.conformance import CASES, THEMES, MakeBackend, run_case
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
-from .lines import LATER_LINES, RIVAL_CASES
+from .lines import LATER_LINES, RIVAL_CASES, TURNS
 
 
 def _reference() -> Callable[[str], Backend]:
@@ -40,12 +40,14 @@ STORES: dict[str, Callable[[], MakeBackend]] = {
 def _runs() -> Iterator[ParameterSet]:
     """The store in memory has its verbs from the SQLite store, statement for statement. Its own are the lock, its
     databases and the way to wait, which the rivals' cases need. What else runs on it in `./check --fast` repeats the
-    SQLite store's cases, which the whole run has. `./check --python` has the first line of each table."""
+    SQLite store's cases, which the whole run has. `./check --python` has the first line of each table. On SQLite every
+    run has all lines; on the others later lines take turns."""
     for store in STORES:
         for case in CASES:
             repeated = [pytest.mark.repeat] if store == "memory" and case not in RIVAL_CASES else []
             later = [pytest.mark.later_line] if case in LATER_LINES else []
-            yield pytest.param(store, case, marks=repeated + later, id=f"{store}-{case}")
+            turn = [pytest.mark.turn] if case in TURNS and store != "sqlite" else []
+            yield pytest.param(store, case, marks=repeated + later + turn, id=f"{store}-{case}")
 
 
 @pytest.mark.parametrize(("store", "case"), list(_runs()))

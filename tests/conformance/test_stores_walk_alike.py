@@ -95,18 +95,21 @@ def _chose_otherwise(one: object, two: object) -> bool:
     return bool(alike and leases != leases2)
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sqlite_walks_like_the_reference(seed: int, kind: type[Walk], tmp_path: Path) -> None:
     asyncio.run(walk_both(seed, STEPS, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), kind))
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_postgres_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:
     asyncio.run(walk_both(seed, STEPS, postgres.fresh_stores(), kind))
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_redis_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from .test_random_walk import memory, postgres, redis, sqlite
 
 WALKS = int(os.environ.get("HOLDFAST_FLIGHT_WALKS", "300"))
 SHARDS = 2
+PARTS = 3  # of the walks of a store
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -65,32 +66,36 @@ class Shards:
         return list(self.shards.values())
 
 
-def walk_on(make: Callable[[Path], Backend], folder: Path, walks: int) -> None:
+def walk_on(make: Callable[[Path], Backend], folder: Path, seeds: Iterable[int]) -> None:
     loop = asyncio.new_event_loop()
     store = make(folder / "store")
     loop.run_until_complete(store.open())
     start = START
     try:
-        for seed in range(walks):
+        for seed in seeds:
             start = walk(OneStore(store), seed, loop, start)
     finally:
         loop.run_until_complete(store.close())
         loop.close()
 
 
-def walk_over_shards(walks: int, router: type[ShardedBackend] = ShardedBackend) -> None:
+def walk_over_shards(seeds: Iterable[int], router: type[ShardedBackend] = ShardedBackend) -> None:
     loop = asyncio.new_event_loop()
     try:
-        for seed in range(walks):
+        for seed in seeds:
             walk(Shards(f"q{seed}", router), seed, loop, START)
     finally:
         loop.close()
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("make", [memory, sqlite, postgres, redis], ids=lambda make: make.__name__)
-def test_nothing_overlaps_is_doubled_or_lost_on(make: Callable[[Path], Backend], tmp_path: Path) -> None:
-    walk_on(make, tmp_path, WALKS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_overlaps_is_doubled_or_lost_on(make: Callable[[Path], Backend], part: int, tmp_path: Path) -> None:
+    walk_on(make, tmp_path, range(part, WALKS, PARTS))
 
 
-def test_nothing_overlaps_is_doubled_or_lost_over_shards() -> None:
-    walk_over_shards(WALKS)
+@pytest.mark.turn
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_overlaps_is_doubled_or_lost_over_shards(part: int) -> None:
+    walk_over_shards(range(part, WALKS, PARTS))

@@ -40,7 +40,7 @@ def test_the_walks_find_leases_given_back_while_their_handlers_run(
     for name, fault in faults.items():
         monkeypatch.setattr(WorkerCalls, name, fault)
     with pytest.raises(AssertionError, match=r"runs twice at once|starts again"):
-        walk_over_shards(WALKS)
+        walk_over_shards(range(WALKS))
 
 
 class RenewalsGiveBackWhatIsOnItsWay(ReferenceBackend):
@@ -95,4 +95,4 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
 )
 def test_the_walks_find(mutant: type[ReferenceBackend], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        walk_on(lambda _: mutant(), tmp_path, WALKS)
+        walk_on(lambda _: mutant(), tmp_path, range(WALKS))

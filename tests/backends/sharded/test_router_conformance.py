@@ -16,19 +16,22 @@ from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.testing.conformance import CASES
 
-from ...conformance.lines import ALIKE
+from ...conformance.lines import ALIKE, TURNS
 from .differing import BY_QUEUE, IN_THREE, run_differing, unknown
 from .shelves import memory_stores
 
 
 @pytest.mark.parametrize(
-    "case", [case if case in ALIKE else pytest.param(case, marks=pytest.mark.repeat) for case in CASES]
+    "case",
+    [pytest.param(case, marks=pytest.mark.turn if case in ALIKE else pytest.mark.repeat) for case in CASES],
 )
 def test_case(case: str) -> None:
     run_differing(case, memory_stores(), BY_QUEUE)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.turn) if case in TURNS else case for case in CASES]
+)
 def test_case_in_three_shards(case: str) -> None:
     run_differing(case, memory_stores(3), IN_THREE)
 

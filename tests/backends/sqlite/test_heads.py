@@ -81,6 +81,7 @@ async def walk(backend: SqliteBackend, seed: int, rules: list[TaskRule]) -> list
     return seen
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, rules: str) -> None:

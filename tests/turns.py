@@ -1,0 +1,67 @@
+"""Which variants of a test a run has, where it has not all: `./check` takes a third of them, another with each commit.
+
+Some tests have hundreds of variants: lines of a table, seeds of a walk, one kill on each of three stores. Those that
+carry the mark `turn` or `chaos` take turns. Of the variants of one test every third runs, or one where there are fewer,
+so no test is ever left out, and three commits in a row have them all. The turn depends only on the number of commits:
+another run on the same commit has the same tests. See docs/decisions/0044.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+TURNS = 3
+ALL = "all"
+MARKS = ("turn", "chaos")
+
+
+def turn_of_commit() -> int:
+    """How many commits there are up to this one; 0 in a copy without them."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(done.stdout)
+
+
+def parse(option: str) -> int | None:
+    """The number of the turn; None where every variant runs."""
+    if option == ALL:
+        return None
+    if option == "commit":
+        return turn_of_commit() % TURNS
+    if option.isdecimal() and int(option) < TURNS:
+        return int(option)
+    raise pytest.UsageError(f"--turn is {ALL}, commit, or a number below {TURNS}, not {option!r}")
+
+
+def chosen(variants: Iterable[tuple[str, str]], turn: int) -> set[str]:
+    """Of these (test, variant), the variants whose turn it is. Tests begin at different places, so that of two tests on
+    the same three stores not both leave out the same store."""
+    tests: dict[str, list[str]] = defaultdict(list)
+    for test, variant in variants:
+        tests[test].append(variant)
+    return {
+        variant
+        for test, mine in tests.items()
+        for place, variant in enumerate(mine)
+        if (place + zlib.crc32(test.encode()) + turn) % min(TURNS, len(mine)) == 0
+    }
+
+
+def test_of(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
+    marked = [item.nodeid for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
+    left_out = set(marked) - chosen(((test_of(nodeid), nodeid) for nodeid in marked), turn)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
