@@ -18,6 +18,7 @@ from .edges import Edge, OnParentFailure
 from .lifecycle import Failure, State
 from .names import known_options
 from .rates import Rate
+from .schedules import CronEntry as CronEntry
 from .worker_status import Command as Command
 
 Conflict = Literal["keep", "replace", "raise", "debounce"]
@@ -652,34 +653,3 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     override: Override | None = None
     flow: Flow | None = None
     running: int = 0
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A cron entry as stored. When its next tick is due is decided in cron/.
-
-
-class CronEntry(Struct, frozen=True, kw_only=True):
-    """A cron entry and its progress. The store compares `version` and stores the rest as given."""
-
-    name: str
-    version: int = 0  # increases by one with every write; assigned by the store
-    next_at: float | None = None  # the next tick that has not fired; None: no more
-    call: bytes = b""  # the job it creates, JSON of NewJob without id and times
-    cron: str | None = None  # five fields, or
-    every: float | None = None  # seconds, counted from `anchor`
-    anchor: float = 0.0
-    tz: str = "UTC"
-    overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
-    catch_up: Literal["none", "last", "all"] = "last"
-    window: float = 86400.0  # how far back catch_up="all" goes, in seconds
-    jitter: float = 0.0  # seconds: each tick's job is due up to this much later
-    declared: bool = False  # it comes from code: only workers whose code has it fire it
-    created_at: float = 0.0
-    declared_at: float = 0.0  # when code last declared it
-    last_at: float | None = None  # the latest tick fired or skipped
-    last_job: str | None = None  # the job of the latest tick that created one
-    fired: int = 0
-    skipped: int = 0
-    paused_at: float | None = None
-    paused_by: str = ""
-    pause_reason: str = ""

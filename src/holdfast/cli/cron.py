@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ..cron.api import Entry
-from ..cron.entry import CatchUp, CronOptions, Overlap, placed, ticks_after, wanted_entry
+from ..cron.api import Entry, upcoming
+from ..cron.entry import CatchUp, CronOptions, Overlap, placed, wanted_entry
 from ..records import NewJob
 from .bulk import confirm
 from .documents import entry_document, plain
@@ -55,7 +54,7 @@ def _list(session: Session) -> int:
         [
             (
                 entry.name,
-                ago(entry.next_at, now),
+                "ended" if entry.ended else ago(entry.next_at, now),
                 ago(entry.last_at, now),
                 entry.when,
                 entry.task,
@@ -96,7 +95,11 @@ def show(session: Session, name: str) -> int:
             ("overlap", entry.overlap),
             ("catch up", entry.catch_up),
             ("jitter", f"{entry.jitter:g} s" if entry.jitter else None),
-            ("ticks", f"{entry.fired} fired, {entry.skipped} skipped"),
+            ("offset", None if entry.offset is None else f"{entry.offset:g} s"),
+            ("skip", ", ".join(entry.skip) or None),
+            ("start", None if entry.starts_at is None else iso(entry.starts_at.timestamp())),
+            ("end", None if entry.ends_at is None else iso(entry.ends_at.timestamp())),
+            ("ticks", f"{entry.fired}{f' of {entry.ticks}' if entry.ticks else ''} fired, {entry.skipped} skipped"),
             ("last", ago(entry.last_at, now)),
             ("last job", entry.last_job),
             ("declared", declared),
@@ -123,7 +126,7 @@ def _is_in_code(entry: Entry, names: frozenset[str] | None) -> bool | None:
 
 
 def _note(entry: Entry, in_code: bool | None, now: float) -> str:
-    notes = []
+    notes = ["ended"] if entry.ended else []
     if entry.paused_at is not None:
         by = f" by {entry.paused_by}" if entry.paused_by else ""
         reason = f": {entry.pause_reason}" if entry.pause_reason else ""
@@ -142,6 +145,20 @@ def _timing(command: Command) -> Command:
     for option in (
         click.option(
             "--jitter", type=Duration(), metavar="DURATION", help="Delay each job by a random time up to this."
+        ),
+        click.option(
+            "--skip", multiple=True, metavar="DAY", help="No tick on this day: SAT, or 2030-12-25. May be repeated."
+        ),
+        click.option(
+            "--offset",
+            type=Duration(),
+            metavar="DURATION",
+            help="Tick this much after --cron says; with --every, at this point of each interval by the clock.",
+        ),
+        click.option("--ticks", type=click.IntRange(1), metavar="N", help="End after N ticks have fired."),
+        click.option("--end", type=Moment(), metavar="TIME", help="No tick after this time, ISO 8601."),
+        click.option(
+            "--start", type=Moment(), metavar="TIME", help="No tick before this time; --every counts from it."
         ),
         click.option("--window", type=Duration(), metavar="DURATION", help="How far back --catch-up all goes. [1d]"),
         click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="Which missed ticks to fire. [last]"),
@@ -182,7 +199,7 @@ def add(
 
     NAME=VALUE are the task's arguments, as for `holdfast enqueue`.
     """
-    settings = {name: value for name, value in timing.items() if value is not None}
+    settings = {name: value for name, value in timing.items() if value not in (None, ())}
     options = CronOptions(cron=expression, **settings)
     chosen = {key: value for key, value in {"queue": queue, "priority": priority}.items() if value is not None}
     with session.producer() as app:
@@ -196,7 +213,7 @@ def add(
         if session.as_json:
             session.print.document({"store": app.safe_url, "entry": entry_document(entry, None)})
             return Exit.DONE
-    session.print.line(f"entry {name!r}: {entry.when}, next {ago(entry.next_at, now)}.")
+    session.print.line(f"entry {name!r}: {entry.when}, next {ago(entry.next_at, now) or 'never'}.")
     return Exit.DONE
 
 
@@ -302,8 +319,7 @@ def next_(session: Session, what: str, count: int, tz: str | None) -> int:
 def _upcoming(options: CronOptions, count: int, now: datetime) -> list[str]:
     """The ticks of an entry that is not stored."""
     wanted = wanted_entry("preview", NewJob(id="", task="preview"), options, declared=False)
-    ticks = ticks_after(placed(wanted, None, now.timestamp()), now.timestamp())
-    return [iso(tick) or "" for tick in islice(ticks, count)]
+    return [iso(tick) or "" for tick in upcoming(placed(wanted, None, now.timestamp()), count)]
 
 
 @cron.command("backfill")

@@ -21,11 +21,13 @@ from ..backends.contract import Backend
 from ..clock import moment
 from ..context import Context
 from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound, InvalidArguments
+from ..events import Started
 from ..job import BoundCall, Job, plain_args
 from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
 from ..records import CronEntry, Enqueued, NewJob, Tick, Ticked
 from ..task import Task, fresh_record
+from .calendar import TIMES_LEFT_MIN, NextAfter, Skip
 from .entry import (
     CatchUp,
     CronOptions,
@@ -36,6 +38,7 @@ from .entry import (
     same_but_time,
     ticks_after,
     ticks_between,
+    ticks_left,
     wanted_entry,
 )
 from .tick import JOBS_PER_TICK_MAX, correction, decide, job_of_tick
@@ -57,12 +60,19 @@ class Entry:
     args: Mapping[str, Any]
     cron: str | None
     every: float | None
+    chooser: str  # the function in the code that chooses its times, by name; "" for none
     tz: str
     overlap: Overlap
     catch_up: CatchUp
     window: float
     jitter: float
+    starts_at: datetime | None
+    ends_at: datetime | None
+    ticks: int | None  # how many it fires in all
+    offset: float | None
+    skip: tuple[str, ...]
     next_at: datetime | None  # None while paused, and if there are no more
+    ended: bool  # no tick follows
     last_at: datetime | None  # the latest tick, fired or skipped
     last_job: str | None  # the job of the latest tick that created one
     fired: int
@@ -96,6 +106,13 @@ class Entry:
             catch_up=entry.catch_up,
             window=entry.window,
             jitter=entry.jitter,
+            starts_at=_moment(entry.starts_at),
+            ends_at=_moment(entry.ends_at),
+            ticks=entry.ticks,
+            offset=entry.offset,
+            skip=entry.skip,
+            ended=entry.next_at is None,
+            chooser=entry.chooser,
             next_at=None if entry.paused_at is not None else _moment(entry.next_at),
             last_at=_moment(entry.last_at),
             last_job=entry.last_job,
@@ -113,6 +130,8 @@ class Entry:
     @property
     def when(self) -> str:
         """When it ticks, for display."""
+        if self.chooser:
+            return self.chooser
         if self.cron is None:
             return f"every {self.every:g} s"
         return self.cron if self.tz == "UTC" else f"{self.cron} {self.tz}"
@@ -139,7 +158,13 @@ class CronSettings(TypedDict, total=False):
     """An entry's settings besides its expression; CronOptions validates them together."""
 
     every: Duration | None
+    next_after: NextAfter | None
     tz: str | tzinfo
+    start: datetime | None
+    end: datetime | None
+    ticks: int | None
+    offset: Duration | None
+    skip: Skip
     overlap: Overlap
     catch_up: CatchUp
     window: Duration
@@ -168,8 +193,8 @@ class _Declaration:
     args: Mapping[str, Any]
     options: CronOptions
 
-    def entry(self) -> CronEntry:
-        return wanted_entry(self.name, self.task.bind(**self.args).new, self.options, declared=True)
+    def entry(self, now: float | None = None) -> CronEntry:
+        return wanted_entry(self.name, self.task.bind(**self.args).new, self.options, declared=True, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +254,8 @@ class Cron:
                 f"cron entry {name!r} calls it without them: {error.why}. Give them as @app.cron(…, args={{…}})",
             ) from None
         self._declared[name] = _Declaration(name, task, args, options)
+        if options.next_after is not None:
+            self._app.on("started")(partial(self._choose_more, name))
 
     def declared(self) -> builtins.list[CronEntry]:
         """The entries that the code declares, ready to store; for workers."""
@@ -330,6 +357,15 @@ class Cron:
 
     # ------------------------------------------------------------------ internals
 
+    async def _choose_more(self, name: str, event: Started) -> None:
+        """Store more of the times that the entry's function chooses; runs in a runner, when one of its jobs starts."""
+        declaration = self._declared[name]
+        if event.task != declaration.task.name:
+            return
+        entry, now = await self._app._ado(partial(_find, name))
+        if entry is not None and sum(at > now for at in entry.times) < TIMES_LEFT_MIN:
+            await self._app._ado(partial(put, declaration.entry(now)))
+
     def _view(self, entry: CronEntry) -> Entry:
         return Entry._of(entry, self._declared if self._app.tasks else None)
 
@@ -343,6 +379,10 @@ class Cron:
 
     def __repr__(self) -> str:
         return f"<cron entries of {self._app!r}>"
+
+
+async def _find(name: str, backend: Backend) -> tuple[CronEntry | None, float]:
+    return await find(backend, name), await backend.clock()
 
 
 async def _next(name: str, count: int, backend: Backend) -> list[datetime]:
@@ -526,11 +566,18 @@ def upcoming(entry: CronEntry, count: int) -> list[float]:
     """The ticks that have not fired yet, next ones first."""
     if entry.next_at is None:
         return []
+    left = ticks_left(entry)
+    count = count if left is None else min(count, left)
     return [entry.next_at, *islice(ticks_after(entry, entry.next_at), count - 1)]
 
 
 def range_of(entry: CronEntry, start: float, end: float) -> list[float]:
     """The ticks of a past range, bounded."""
+    if entry.chooser:
+        raise ConfigurationError(
+            f"the times of cron entry {entry.name!r} are chosen by {entry.chooser}, and only those to come are stored. "
+            "Enqueue the jobs of past times yourself."
+        )
     ticks = list(islice(ticks_between(entry, start, end), BACKFILL_MAX + 1))
     if len(ticks) > BACKFILL_MAX:
         raise ConfigurationError(

@@ -16,11 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..records import CronEntry, NewJob, Overlap, Tick, Ticked
-from .entry import decode_call, next_tick, ticks_after, ticks_between
+from .entry import FRESH_SECONDS, decode_call, next_tick, ticks_after, ticks_between, ticks_left
 
 JOBS_PER_TICK_MAX = 100
 COUNTED_MAX = 1000  # missed ticks counted one by one: beyond this it is enough to know that there were many
-FRESH_SECONDS = 60.0  # catch_up="none": a tick no older than this was not missed, just noticed late
 _LOOK_BACK = (3600.0, 86400.0, 32 * 86400.0, 366 * 86400.0)
 _OVERLAPS: dict[Literal["allow", "skip", "queue", "cancel"], Overlap] = {"skip": "skip", "cancel": "cancel"}
 
@@ -38,9 +37,11 @@ def decide(entry: CronEntry, now: float) -> Tick | None:
     if entry.paused_at is not None or entry.next_at is None or entry.next_at > now:
         return None
     due = due_ticks(entry, entry.next_at, now)
-    jobs = tuple(job_of_tick(entry, at) for at in due.fire)
+    jobs = tuple(job_of_tick(entry, at) for at in due.fire[: ticks_left(entry)])
     moved = replace(entry, next_at=next_tick(entry, due.last), last_at=due.last, skipped=entry.skipped + due.skipped)
     fired = replace(moved, fired=entry.fired + len(jobs), last_job=jobs[-1].id if jobs else entry.last_job)
+    if ticks_left(fired) == 0:
+        fired = replace(fired, next_at=None)
     return Tick(
         name=entry.name,
         version=entry.version,

@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from ..cron.entry import ticks_after, ticks_between
+from ..cron.entry import ticks_after, ticks_between, ticks_left
 from ..cron.tick import tick_id
 from ..lifecycle import State
 from ..records import CronEntry, JobRecord
@@ -37,7 +37,9 @@ class Strip(Struct, frozen=True, kw_only=True):
 
 def strip(entry: CronEntry, jobs: Mapping[str, JobRecord], now: float, coming: int = NEXT_SHOWN) -> Strip:
     """The latest ticks, oldest first, and the next ones."""
-    ahead = tuple(islice(ticks_after(entry, now), coming))
+    ahead = tuple(
+        islice(ticks_after(entry, now), min(coming, left) if (left := ticks_left(entry)) is not None else coming)
+    )
     step = ahead[1] - ahead[0] if len(ahead) > 1 else 86400.0
     start = max(entry.created_at, now - step * (TICKS_SHOWN + 1))
     past = list(islice(ticks_between(entry, start, now), 4 * TICKS_SHOWN))[-TICKS_SHOWN:]

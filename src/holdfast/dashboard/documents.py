@@ -224,6 +224,7 @@ class EntryDocument(Struct, frozen=True, kw_only=True):
     every: float | None
     tz: str
     next_at: datetime | None
+    ended: bool
     last_at: datetime | None
     last_job: str | None
     fired: int

@@ -256,7 +256,8 @@ class CronEntryPages(StorePages):
                 "link": f"{quote(entry.name, safe='')}/",
                 "id": entry.name,
                 "cells": [
-                    entry.when, entry.task, entry.next_at, entry.last_at, entry.fired, entry.skipped,
+                    entry.when, entry.task, "ended" if entry.ended else entry.next_at, entry.last_at,
+                    entry.fired, entry.skipped,
                     entry.paused_by or "yes" if entry.paused_at is not None else "",
                 ],
             }
@@ -268,8 +269,9 @@ class CronEntryPages(StorePages):
         entry = app.cron.get(id)
         facts: dict[str, Any] = {
             "name": entry.name, "when": entry.when, "task": entry.task, "queue": entry.queue,
-            "arguments": _redact(entry.task, dict(entry.args)), "next": entry.next_at, "last": entry.last_at,
-            "last job": entry.last_job, "fired": entry.fired, "skipped": entry.skipped, "overlap": entry.overlap,
+            "arguments": _redact(entry.task, dict(entry.args)),
+            "next": "ended" if entry.ended else entry.next_at, "last": entry.last_at, "last job": entry.last_job,
+            "fired": entry.fired, "skipped": entry.skipped, "overlap": entry.overlap,
             "paused": entry.paused_at, "paused by": entry.paused_by, "pause reason": entry.pause_reason,
             "dashboard": _dashboard(app, "cron"),
         }  # fmt: skip
