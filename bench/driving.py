@@ -59,6 +59,11 @@ def floor(store: str, **settings: str) -> Contender:
     return Contender("bare store", "floor", (sys.executable, str(script)), settings)
 
 
+def limit(**settings: str) -> Contender:
+    """The handler alone, without a queue: what processes, threads or coroutines can do at most."""
+    return Contender("limit", "floor", (sys.executable, str(SCRIPTS / "bare_handler.py")), settings)
+
+
 def peer(name: str, store: str) -> Contender:
     """Raises LeftOut where it cannot be had."""
     one = PEERS[name]
@@ -145,6 +150,13 @@ class Turn:
             time.sleep(LOOK_SECONDS)
         return tallied
 
+    def look(self, jobs: int, seconds: float) -> Tallied:
+        """What is tallied after so many seconds, or as soon as so many handler calls are."""
+        deadline = time.monotonic() + seconds
+        while (tallied := self.tallied()).calls < jobs and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return tallied
+
     def said(self) -> str:
         log = self.folder / "log"
         return log.read_text(errors="replace")[-1500:] if log.exists() else ""
@@ -196,6 +208,31 @@ def drained(
     if between > jobs // 2:  # else it was over before it could be watched
         figures |= _costs(first, last, used_last - used, wrote_last - wrote, between)
     return figures
+
+
+def sampled(one: Turn, jobs: int, *, seconds: float, warm: float, start_max: float = 90.0) -> dict[str, float]:
+    """Enqueue, then the rate and the costs of a job during some seconds of work; the worker is killed afterwards.
+
+    The seconds begin when the worker has run for `warm` seconds since its first handler call, so that its start, and a
+    second process that started later, are not in the rate. They end early when all jobs were called.
+    """
+    one.call("bulk", jobs, "none")
+    for _ in range(one.contender.workers):
+        one.start()
+    one.wait(1, start_max)
+    one.look(jobs, warm)
+    began, began_at = one.tallied(), time.monotonic()
+    if began.calls >= jobs:
+        raise Failed(f"{one.contender.name}: all {jobs} jobs were done before the measurement began: give it more")
+    first, used, wrote = one.area.read(), one.seconds_used(), one.written()
+    ended, ended_at = one.look(jobs, seconds), time.monotonic()
+    last, used_last, wrote_last = one.area.read(), one.seconds_used(), one.written()
+    one.kill()
+    calls = ended.calls - began.calls
+    if not calls:
+        raise Failed(f"{one.contender.name}: no job in {seconds:.0f} s: {one.said()}")
+    lasted = (ended.last if ended.calls >= jobs else ended_at) - began_at
+    return {"jobs_per_second": calls / lasted} | _costs(first, last, used_last - used, wrote_last - wrote, calls)
 
 
 def _costs(first: Reading, last: Reading, used: float, wrote: int, jobs: int) -> dict[str, float]:

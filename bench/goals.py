@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .figures import ratios
+from .peers import PEERS
 from .table import number
 
+FIRST_BY = 1.5  # × the best Python peer,
+OF_LIMIT = 0.9  # or so much of the limit
 WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
 GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
 LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
@@ -54,6 +58,67 @@ class Reached(NamedTuple):
             return False
         least, most = self.goal.least, self.goal.most
         return (least is None or self.value >= least) and (most is None or self.value <= most)
+
+
+class First(NamedTuple):
+    """Where we stand in one row of jobs that do something: first by enough, or as near to the limit as can be asked."""
+
+    row: str
+    mine: Mapping[str, float]  # each a spread: median, min, max
+    best: str  # the Python peer that comes nearest, "" where none was measured
+    theirs: Mapping[str, float] | None
+    ratio: Mapping[str, float] | None  # in one round, so that more is better for us
+    limit: Mapping[str, float] | None  # our share of it
+    cost: float | None  # processor µs of worker and server per job
+    cost_of_best: float | None
+
+    @property
+    def yes(self) -> bool:
+        by_enough = self.ratio is not None and self.ratio["median"] >= FIRST_BY
+        return by_enough or (self.limit is not None and self.limit["median"] >= OF_LIMIT)
+
+
+def _is_python(name: str) -> bool:
+    return name in PEERS and PEERS[name].language == "python"
+
+
+def _cost(case: Mapping[str, Any]) -> float | None:
+    found = case["figures"]
+    return found["worker_us"]["median"] + found["server_us"]["median"] if "worker_us" in found else None
+
+
+def _first(row: str, figure: str, mine: Mapping[str, Any], others: list[Any], *, less_is_better: bool) -> First:
+    compared = {}
+    for one in others:
+        pair = (one["rounds"], mine["rounds"]) if less_is_better else (mine["rounds"], one["rounds"])
+        if ratio := ratios(*pair, figure):
+            compared[one["label"]] = (ratio, one)
+    peers = [name for name in compared if _is_python(name)]
+    best = min(peers, key=lambda name: compared[name][0]["median"], default="")
+    ratio, theirs = compared.get(best, (None, None))
+    return First(
+        row, mine["figures"][figure], best, theirs["figures"][figure] if theirs else None, ratio,
+        compared["limit"][0] if "limit" in compared else None, _cost(mine), _cost(theirs) if theirs else None,
+    )  # fmt: skip
+
+
+def firsts(records: Mapping[str, Any]) -> list[First]:
+    """Every row of one store that was measured."""
+    found = []
+    families: dict[str, list[Any]] = {}
+    for case in records.get("real", {}).get("cases", {}).values():
+        families.setdefault(case["family"], []).append(case)
+    for row, cases in families.items():
+        for mine in (one for one in cases if one["kind"] == "ours"):
+            others = [one for one in cases if one is not mine]
+            found.append(_first(row, "jobs_per_second", mine, others, less_is_better=False))
+    loaded = list(records.get("load", {}).get("cases", {}).values())
+    for mine in (one for one in loaded if one["kind"] == "ours"):
+        others = [one for one in loaded if one is not mine]
+        for figure in ("p50_ms", "p99_ms", "p999_ms"):
+            row = f"half load, {figure.replace('999', '99.9').replace('_', ' ')}"
+            found.append(_first(row, figure, mine, others, less_is_better=True))
+    return found
 
 
 def _rates() -> Iterator[Goal]:

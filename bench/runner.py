@@ -5,6 +5,7 @@ Called by bench/run and bench/guard. Says on standard error where it is; prints 
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import sys
@@ -49,6 +50,8 @@ def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario
                 compared |= {other.label or other.name: ratio} if ratio else {}
         found[case.name] = {
             "kind": case.kind,
+            "family": case.family,
+            "label": case.label or case.name,
             "rounds": rounds[case.name],
             "figures": summary(rounds[case.name]),
             "ratios": compared,
@@ -75,18 +78,27 @@ def _rounds(
 
 
 def run(
-    scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool, seconds_max: float = math.inf
+    scenario: Scenario,
+    store: str,
+    *,
+    against: str,
+    rounds: int,
+    jobs: int,
+    quick: bool,
+    seconds_max: float = math.inf,
+    load_seconds: float | None = None,
 ) -> Record:
     """One scenario on one store. Rounds after the first are left out when they would probably take too long."""
     began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
     with opened(store, fresh=scenario.fresh) as place:
-        setting = Setting(store, place, against, jobs, quick=quick)
+        setting = Setting(store, place, against, jobs, quick=quick, load_seconds=load_seconds)
         with scenario.cases(setting) as cases:
             found = _rounds(scenario, setting, cases, rounds, seconds_max - (time.monotonic() - began))
         seconds = time.monotonic() - began
         others = processes.machine_seconds() - busy - (processes.processor_seconds(os.getpid()) - used)
         return {
             "title": scenario.title,
+            "made_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "figure": scenario.figure,
             "unit": scenario.unit,
             "more_is_better": scenario.more_is_better,

@@ -12,6 +12,7 @@ HEADS = {
     "bytes": "bytes written/job",
     "p90_ms": "p90 ms",
     "p99_ms": "p99 ms",
+    "p999_ms": "p99.9 ms",
     "max_ms": "max ms",
     "exchange_ms": "exchange ms",
     "call_ms": "call ms",
@@ -23,6 +24,11 @@ HEADS = {
     "between_us": "between µs/job",
     "start_us": "to the handler µs",
 }
+
+
+FAMILIES_MANY = 5
+DEFAULTS = ", defaults"  # ends the name of a family whose contenders run as they are installed
+KINDS = ("ours", "peer", "floor")
 
 
 def number(value: float) -> str:
@@ -57,6 +63,30 @@ def rows(record: Mapping[str, Any]) -> list[list[str]]:
             line += [spread(one["ratios"][other]) if other in one["ratios"] else "" for other in baselines]
         lines.append(line)
     return lines
+
+
+def parts(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """The tables of a record with their titles: one, or where it has many families of the same contenders, one per
+    figure with a line per contender and a column per family.
+    """
+    families = {one.get("family", "") for one in record["cases"].values()}
+    if len(families) < FAMILIES_MANY:
+        return [("", rows(record))]
+    titles = [(record["figure"], record["unit"]), *((name, HEADS.get(name, name)) for name in record["columns"])]
+    found = []
+    for figure, title in titles:
+        found.append((title, matrix(record, figure, defaults=False)))
+        found.append((f"{title}, everybody as installed", matrix(record, figure, defaults=True)))
+    return [(title, lines) for title, lines in found if len(lines) > 1]
+
+
+def matrix(record: Mapping[str, Any], figure: str, *, defaults: bool) -> list[list[str]]:
+    cases = [one for one in record["cases"].values() if one["family"].endswith(DEFAULTS) == defaults]
+    families = list(dict.fromkeys(one["family"] for one in cases))
+    cells = {(one["label"], one["family"]): spread(one["figures"][figure]) for one in cases if figure in one["figures"]}
+    labels = list(dict.fromkeys(one["label"] for one in sorted(cases, key=lambda one: KINDS.index(one["kind"]))))
+    heads = ["", *(family.removesuffix(DEFAULTS) for family in families)]
+    return [heads, *([label, *(cells.get((label, family), "") for family in families)] for label in labels)]
 
 
 def _one_each(cases: Mapping[str, Any]) -> bool:

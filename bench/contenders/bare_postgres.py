@@ -12,7 +12,7 @@ import asyncpg
 import tally
 
 BATCH = int(os.environ.get("BARE_BATCH", "100"))
-ARGUMENTS = '{"number":1}'
+ARGUMENTS = tally.ARGUMENTS
 CREATE = """
 CREATE SCHEMA bare;
 CREATE TABLE bare.jobs (

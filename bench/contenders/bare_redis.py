@@ -16,7 +16,7 @@ import tally
 from redis.crc import key_slot
 
 BATCH = int(os.environ.get("BARE_BATCH", "100"))
-ARGUMENTS = '{"number":1}'
+ARGUMENTS = tally.ARGUMENTS
 SLOTS = 16384
 CLAIM = """
 local ids = redis.call('LPOP', KEYS[1], ARGV[1])

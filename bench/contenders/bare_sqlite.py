@@ -12,7 +12,7 @@ import apart
 import tally
 
 BATCH = int(os.environ.get("BARE_BATCH", "100"))
-ARGUMENTS = '{"number":1}'
+ARGUMENTS = tally.ARGUMENTS
 INSERT = "INSERT INTO jobs (arguments) VALUES (?)"
 CLAIM = """
 UPDATE jobs SET state = 1, deadline = ? WHERE id IN (SELECT id FROM jobs WHERE state = 0 ORDER BY id LIMIT ?)

@@ -2,7 +2,8 @@
 'use strict';
 const tally = require('./tally.js');
 
-const OPTIONS = { removeOnComplete: true, removeOnFail: true };
+const REMOVED = tally.DEFAULTS ? {} : { removeOnComplete: true, removeOnFail: true };
+const OPTIONS = tally.FAILS ? { ...REMOVED, attempts: 1000 } : REMOVED;
 
 exports.main = (opened, work) =>
   tally.main({
@@ -15,9 +16,9 @@ exports.main = (opened, work) =>
     },
     bulk: async (jobs) => {
       const queue = await opened();
-      const add = (numbers) =>
-        queue.addBulk(numbers.map((number) => ({ name: 'nothing', data: { number }, opts: OPTIONS })));
-      await tally.timed(jobs, () => tally.inChunks(jobs, 1000, add));
+      const job = (number) => ({ name: 'nothing', data: { number, ...tally.MORE }, opts: OPTIONS });
+      const add = (numbers) => queue.addBulk(numbers.map(job));
+      await tally.timed(jobs, () => tally.inChunks(jobs, tally.MORE.data ? 100 : 1000, add));
     },
     pace: async (jobs, gapMs) => {
       const queue = await opened();

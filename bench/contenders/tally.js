@@ -6,6 +6,14 @@ const path = require('path');
 const FOLDER = process.env.BENCH_FOLDER || '.';
 exports.URL = process.env.BENCH_URL;
 exports.SLOTS = Number(process.env.BENCH_SLOTS || 100);
+exports.DEFAULTS = Boolean(process.env.BENCH_DEFAULTS);
+exports.QUEUES = Number(process.env.BENCH_QUEUES || 0);
+exports.TIMED_MS = Number(process.env.BENCH_TIMED_MS || 0);
+const [KIND, AMOUNT] = (process.env.BENCH_HANDLER || '').split('-');
+exports.FAILS = KIND === 'fail';
+const PAYLOAD = Number(process.env.BENCH_PAYLOAD || 0);
+const letter = () => Math.random().toString(36).slice(2, 3) || 'x';
+exports.MORE = PAYLOAD ? { data: Array.from({ length: PAYLOAD }, letter).join('') } : {};
 
 const now = () => Number(process.hrtime.bigint()) / 1e9; // CLOCK_MONOTONIC, as in Python
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
@@ -37,6 +45,15 @@ exports.called = () => {
   }
   count++;
 };
+
+// What blocks a thread in Python is awaited here: Node has no threads to block.
+exports.handled = async () => {
+  if (KIND === 'block' || KIND === 'wait') await sleep(Number(AMOUNT));
+  if (exports.FAILS && Math.random() < Number(AMOUNT) / 100) throw new Error('unlucky');
+  exports.called();
+};
+
+exports.queues = () => Array.from({ length: exports.QUEUES }, (_, number) => `q${number}`);
 
 exports.delayed = (sent) => fs.appendFileSync(path.join(FOLDER, 'delays'), `${(now() - sent).toFixed(9)}\n`);
 const happened = (what) =>

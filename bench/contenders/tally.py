@@ -4,39 +4,48 @@ Imported by the scripts beside it, inside the environments of the peers: the sta
 pays about 0.3 µs for its tally, an mmap'd file named after the process; tally.js writes the same bytes.
 
 BENCH_HANDLER says what else the handler does: `cpu-5` computes for 5 ms in Python, `block-20` blocks for 20 ms,
-`wait-50` awaits 50 ms, `fail-5` raises in 5 of 100 calls. BENCH_PAYLOAD: bytes of a second argument. BENCH_PROCESSES
-and BENCH_THREADS: how many a peer's worker has, for those that heed it.
+`wait-50` awaits 50 ms, `fail-5` raises in 5 of 100 calls. BENCH_PAYLOAD: bytes of a second argument. BENCH_QUEUES: jobs
+are spread over so many queues, all served by one worker. BENCH_PROCESSES, BENCH_THREADS and BENCH_SLOTS: how many
+processes, threads or concurrent jobs a worker has, for those that heed it. BENCH_DEFAULTS: it has none of these
+settings, but runs as its own documentation starts it first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import mmap
 import os
 import random
+import string
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
 URL = os.environ.get("BENCH_URL", "")
 SLOTS = int(os.environ.get("BENCH_SLOTS", "100"))
-BULK = 1000
 SLEEPY_SECONDS = 30.0
 TIMED_SECONDS = int(os.environ.get("BENCH_TIMED_MS", "0")) / 1000  # how long a timed job takes after it began
 PROCESSES = int(os.environ.get("BENCH_PROCESSES", "1"))
 THREADS = int(os.environ.get("BENCH_THREADS", "8"))
-MORE = (
-    ("x" * int(os.environ["BENCH_PAYLOAD"]),) if os.environ.get("BENCH_PAYLOAD") else ()
-)  # arguments behind the number
+DEFAULTS = bool(os.environ.get("BENCH_DEFAULTS"))
+QUEUES = int(os.environ.get("BENCH_QUEUES", "0"))
+LETTERS = string.ascii_letters + string.digits  # at random, so that no store compresses them away
+PAYLOAD = int(os.environ.get("BENCH_PAYLOAD", "0"))
+BULK = 100 if PAYLOAD else 1000
+MORE = ("".join(random.Random(1).choices(LETTERS, k=PAYLOAD)),) if PAYLOAD else ()  # arguments behind the number
+ARGUMENTS = json.dumps({"number": 1, **({"data": MORE[0]} if MORE else {})})  # for those that take bytes
 HANDLER = os.environ.get("BENCH_HANDLER", "")
 _KIND, _, _AMOUNT = HANDLER.partition("-")
 _SECONDS = int(_AMOUNT or 0) / 1000
 FAILS = _KIND == "fail"  # jobs are tried again at once until they succeed
+BLOCKS = _KIND == "block"  # its handler must not be on an event loop
 
 
 class Tally:
@@ -84,12 +93,21 @@ handled = _handled if HANDLER else called  # what a sync handler does; calls tha
 
 
 async def ahandled() -> None:
-    """What an async handler does: it awaits where a sync one blocks."""
+    """What an async handler does: it awaits where a sync one blocks, and what blocks it leaves to a thread."""
+    if BLOCKS:
+        await asyncio.get_running_loop().run_in_executor(threads(), handled)
+        return
     if _KIND == "cpu":
         _compute()
-    elif _KIND in ("block", "wait"):
+    elif _KIND == "wait":
         await asyncio.sleep(_SECONDS)
     _tally()
+
+
+@functools.cache
+def threads() -> ThreadPoolExecutor | None:
+    """For what blocks, where a peer leaves this to the app; None is asyncio's own."""
+    return None if DEFAULTS else ThreadPoolExecutor(THREADS)
 
 
 def _compute() -> None:
@@ -146,6 +164,19 @@ async def atimed(jobs: int, enqueue: Coroutine[Any, Any, object]) -> None:
 
 def chunks(jobs: int, size: int = BULK) -> list[range]:
     return [range(start, min(jobs, start + size)) for start in range(0, jobs, size)]
+
+
+def queue_of(number: int) -> str:
+    return f"q{number % QUEUES}"
+
+
+def queues() -> list[str]:
+    return [queue_of(number) for number in range(QUEUES)]
+
+
+def by_queue(jobs: int) -> list[tuple[str, range]]:
+    """Every queue with the numbers of its jobs, for those whose bulk call fills one queue."""
+    return [(queue_of(first), range(first, jobs, QUEUES)) for first in range(min(QUEUES, jobs))]
 
 
 def pace(enqueue: Callable[[float], object], jobs: int, gap_ms: int) -> None:

@@ -64,7 +64,11 @@ async def crash() -> None:
 def work() -> None:
     logging.disable(logging.INFO)
     asyncio.set_event_loop(uvloop.new_event_loop())
-    functions = [func(one, keep_result=0) for one in (nothing, timed, sleepy)]
+    handlers = (nothing, timed, sleepy)
+    if tally.DEFAULTS:
+        Worker(handlers, redis_settings=SETTINGS, max_tries=1000).run()
+        return
+    functions = [func(one, keep_result=0) for one in handlers]
     Worker(functions, redis_settings=SETTINGS, max_jobs=tally.SLOTS, poll_delay=0.01, max_tries=1000).run()
 
 

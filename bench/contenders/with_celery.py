@@ -10,15 +10,12 @@ import time
 
 import redis
 import tally
-from celery import Celery, group
+from celery import Celery, Signature, group
 
 app = Celery("with_celery", broker=tally.URL)
-app.conf.update(
-    task_ignore_result=True,
-    worker_prefetch_multiplier=32 if tally.PROCESSES == 1 else 1,
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=False,
-)
+app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
+if not tally.DEFAULTS:
+    app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=32 if tally.PROCESSES == 1 else 1)
 
 
 @app.task(autoretry_for=(tally.Unlucky,), max_retries=None, default_retry_delay=0)
@@ -44,18 +41,27 @@ def one(jobs: int) -> None:
     tally.timed(jobs, lambda: [nothing.delay(number) for number in range(jobs)])
 
 
+def signature(number: int) -> Signature:
+    call = nothing.s(number, *tally.MORE)
+    return call.set(queue=tally.queue_of(number)) if tally.QUEUES else call
+
+
 def bulk(jobs: int, shape: str = "none") -> None:
     def enqueue() -> None:
         for chunk in tally.chunks(jobs):
-            group(nothing.s(number, *tally.MORE) for number in chunk).apply_async()
+            group(signature(number) for number in chunk).apply_async()
 
     tally.timed(jobs, enqueue)
 
 
 def work() -> None:
-    quiet = ["-l", "ERROR", "--without-gossip", "--without-mingle"]
-    kind = ["-P", "threads", "-c", str(tally.THREADS)] if tally.PROCESSES == 1 else ["-c", str(tally.PROCESSES)]
-    app.worker_main(["worker", *kind, "-n", f"w{os.getpid()}@bench", *quiet])
+    words = ["--without-gossip", "--without-mingle"]
+    words += ["-P", "threads", "-c", str(tally.THREADS)] if tally.PROCESSES == 1 else ["-c", str(tally.PROCESSES)]
+    if tally.DEFAULTS:
+        words = []
+    if tally.QUEUES:
+        words += ["-Q", ",".join(tally.queues())]
+    app.worker_main(["worker", "-l", "ERROR", "-n", f"w{os.getpid()}@bench", *words])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from dramatiq.brokers.redis import RedisBroker
 
 broker = RedisBroker(url=tally.URL)
 dramatiq.set_broker(broker)
+for queue in tally.queues():
+    broker.declare_queue(queue)
 
 
 @dramatiq.actor(max_retries=1000, min_backoff=1, max_backoff=1)
@@ -34,13 +36,19 @@ def sleepy() -> None:
 
 
 def one(jobs: int, shape: str = "none") -> None:
-    tally.timed(jobs, lambda: [nothing.send(number, *tally.MORE) for number in range(jobs)])
+    def send(number: int) -> None:
+        message = nothing.message(number, *tally.MORE)
+        broker.enqueue(message.copy(queue_name=tally.queue_of(number)) if tally.QUEUES else message)
+
+    tally.timed(jobs, lambda: [send(number) for number in range(jobs)])
 
 
 def work() -> None:
     from dramatiq.cli import main, make_argument_parser
 
-    words = ["with_dramatiq", "--processes", str(tally.PROCESSES), "--threads", str(tally.THREADS), "--skip-logging"]
+    words = ["with_dramatiq", "--skip-logging"]
+    if not tally.DEFAULTS:
+        words += ["--processes", str(tally.PROCESSES), "--threads", str(tally.THREADS)]
     sys.exit(main(make_argument_parser().parse_args(words)))
 
 

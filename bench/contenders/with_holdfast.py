@@ -3,7 +3,7 @@
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
 say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: so many of a group are leased
 together. HOLDFAST_ISOLATED: there is an isolated task, too. BENCH_TRACE: its exchanges are noted (traced.py).
-HOLDFAST_DEFAULTS: the worker is given neither slots nor runners. HOLDFAST_QUEUES: jobs are spread over so many queues.
+BENCH_DEFAULTS: the worker is given neither slots nor runners.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ app.queue(
 
 
 AGAIN: dict[str, Any] = {"retry": RetryPolicy(limit=None, delays=[0.001])} if tally.FAILS else {}
-QUEUES = int(os.environ.get("HOLDFAST_QUEUES", "0"))
-for queue in range(QUEUES):
-    app.queue(f"q{queue}")
+for queue in tally.queues():
+    app.queue(queue)
 
 
 if tally.HANDLER.startswith(("cpu", "block")):
@@ -87,8 +86,8 @@ def bulk(jobs: int, shape: str = "none") -> None:
     task = app.task_by_name("alone") if shape == "alone" else nothing
     with app:
         app.open()
-        if QUEUES:
-            calls = (task.options(queue=f"q{number % QUEUES}").bind(number) for number in range(jobs))
+        if tally.QUEUES:
+            calls = (task.options(queue=tally.queue_of(number)).bind(number) for number in range(jobs))
         elif shape in ("none", "alone"):
             calls = (task.bind(number, *tally.MORE) for number in range(jobs))
         else:
@@ -128,10 +127,10 @@ def work() -> None:
             app.work(slots=tally.SLOTS)
         return
     words = ["--runners", os.environ.get("HOLDFAST_RUNNERS", "1"), "--slots", str(tally.SLOTS)]
-    if os.environ.get("HOLDFAST_DEFAULTS"):
+    if tally.DEFAULTS:
         words = []
-    if QUEUES:
-        words += ["--queues", ",".join(f"q{queue}" for queue in range(QUEUES))]
+    if tally.QUEUES:
+        words += ["--queues", ",".join(tally.queues())]
     if lease := os.environ.get("HOLDFAST_LEASE"):
         words += ["--lease", lease]
     here = os.path.dirname(os.path.abspath(__file__))

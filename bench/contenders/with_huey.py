@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import time
+from typing import Any
 
 import huey as package
 import tally
 
+SETTINGS = {} if tally.DEFAULTS else {"results": False}
 if tally.URL.startswith("redis"):
-    huey = package.RedisHuey("bench", url=tally.URL, results=False, blocking=True)
+    huey = package.RedisHuey("bench", url=tally.URL, **SETTINGS)
 else:
-    huey = package.SqliteHuey("bench", filename=tally.URL, results=False)
+    huey = package.SqliteHuey("bench", filename=tally.URL, **SETTINGS)
 
 
 @huey.task(retries=1000)
@@ -43,8 +45,13 @@ def one(jobs: int, shape: str = "none") -> None:
 
 def work() -> None:
     logging.getLogger("huey").setLevel(logging.ERROR)
+    if tally.DEFAULTS:
+        huey.create_consumer().run()
+        return
     threads = int(os.environ.get("BENCH_THREADS", os.environ["HUEY_THREADS"]))
-    settings = {"workers": threads, "worker_type": "thread", "periodic": False}
+    settings: dict[str, Any] = {"workers": threads, "worker_type": "thread", "periodic": False}
+    if tally.PROCESSES > 1:
+        settings |= {"workers": tally.PROCESSES, "worker_type": "process"}
     if delay := os.environ.get("HUEY_DELAY"):
         settings |= {"initial_delay": float(delay), "max_delay": float(delay), "backoff": 1.0001}
     huey.create_consumer(**settings).run()

@@ -1,8 +1,11 @@
-"""PGQueuer: asyncpg, uvloop, batches of PGQUEUER_BATCH (its default is 10)."""
+"""PGQueuer: asyncpg, uvloop, batches of PGQUEUER_BATCH (its default is 10). It starts what it fetches, however much
+that is, unless BENCH_SLOTS sets a bound, which must be two batches at least. Its queues are entrypoints.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -11,12 +14,14 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import tally
 import uvloop
-from pgqueuer import PgQueuer
+from pgqueuer import PgQueuer, RetryRequested
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-ARGUMENTS = b'{"number": 1}'
+ARGUMENTS = tally.ARGUMENTS.encode()
+BOUND = None if tally.DEFAULTS or "BENCH_SLOTS" not in os.environ else tally.SLOTS
+BATCH = 10 if tally.DEFAULTS else min(int(os.environ.get("PGQUEUER_BATCH", "100")), (BOUND or 1000) // 2)
 
 
 async def connected(use: Callable[[Queries], Awaitable[object]]) -> None:
@@ -40,7 +45,8 @@ async def one(queries: Queries, jobs: int) -> None:
 async def bulk(queries: Queries, jobs: int) -> None:
     async def enqueue() -> None:
         for chunk in tally.chunks(jobs):
-            await queries.enqueue(["nothing"] * len(chunk), [ARGUMENTS] * len(chunk), [0] * len(chunk))
+            names = [tally.queue_of(number) if tally.QUEUES else "nothing" for number in chunk]
+            await queries.enqueue(names, [ARGUMENTS] * len(chunk), [0] * len(chunk))
 
     await tally.atimed(jobs, enqueue())
 
@@ -49,13 +55,24 @@ async def work() -> None:
     logging.disable(logging.WARNING)
     worker = PgQueuer(AsyncpgDriver(await asyncpg.connect(tally.URL)))
 
-    @worker.entrypoint("nothing")
     async def nothing(job: Job) -> None:
-        tally.called()
+        if tally.PAYLOAD:
+            json.loads(job.payload or b"")  # which it leaves to the handler
+        if not tally.HANDLER:
+            return tally.called()
+        try:
+            await tally.ahandled()
+        except tally.Unlucky:
+            raise RetryRequested from None
+
+    for name in tally.queues() or ["nothing"]:
+        worker.entrypoint(name)(nothing)
 
     @worker.entrypoint("timed")
     async def timed(job: Job) -> None:
         tally.delayed(float(job.payload or b"0"))
+        if tally.TIMED_SECONDS:
+            await asyncio.sleep(tally.TIMED_SECONDS)
 
     @worker.entrypoint("sleepy")
     async def sleepy(job: Job) -> None:
@@ -64,7 +81,7 @@ async def work() -> None:
         tally.happened("end")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.shutdown.set)
-    await worker.run(batch_size=int(os.environ["PGQUEUER_BATCH"]))
+    await worker.run(batch_size=BATCH, max_concurrent_tasks=BOUND)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tally
@@ -21,12 +22,21 @@ def opened() -> Queue:
     return Queue.from_url(tally.URL, min_size=4, max_size=20) if POSTGRES else Queue.from_url(tally.URL)
 
 
-async def nothing(context: Any, *, number: int) -> None:
-    tally.called()
+def blocking(context: Any, *, number: int, data: str = "") -> None:
+    tally.handled()
+
+
+async def nothing(context: Any, *, number: int, data: str = "") -> None:
+    if tally.HANDLER:
+        await tally.ahandled()
+    else:
+        tally.called()
 
 
 async def timed(context: Any, *, sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        await asyncio.sleep(tally.TIMED_SECONDS)
 
 
 async def sleepy(context: Any) -> None:
@@ -49,9 +59,13 @@ async def nobody(queue: Queue) -> None:
 
 
 async def bulk(queue: Queue, jobs: int, at_once: int) -> None:
+    more: dict[str, Any] = {"data": tally.MORE[0]} if tally.MORE else {}
+    more |= {} if tally.DEFAULTS else {"ttl": -1}
+    more |= {"retries": 1000} if tally.FAILS else {}
+
     async def enqueue() -> None:
         for chunk in tally.chunks(jobs, at_once):
-            await asyncio.gather(*(queue.enqueue("nothing", number=number, ttl=-1) for number in chunk))
+            await asyncio.gather(*(queue.enqueue("nothing", number=number, **more) for number in chunk))
 
     await tally.atimed(jobs, enqueue())
 
@@ -61,7 +75,12 @@ async def pace(queue: Queue, jobs: int, gap_ms: int) -> None:
 
 
 async def work(queue: Queue) -> None:
-    await Worker(queue, functions=[nothing, timed, sleepy], concurrency=tally.SLOTS).start()
+    handler = ("nothing", blocking) if tally.BLOCKS else nothing  # sync ones run in its threads
+    slots = {} if tally.DEFAULTS else {"concurrency": tally.SLOTS}
+    worker = Worker(queue, functions=[handler, timed, sleepy], **slots)
+    if tally.BLOCKS and not tally.DEFAULTS:
+        worker.pool = ThreadPoolExecutor(tally.THREADS)
+    await worker.start()
 
 
 if __name__ == "__main__":

@@ -8,23 +8,40 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable
+from typing import Any
 
 import tally
 import uvloop
+from taskiq import SimpleRetryMiddleware
 from taskiq_redis import RedisStreamBroker
 
 AT_ONCE = 50
 broker = RedisStreamBroker(tally.URL, consumer_id="0")
+AGAIN: dict[str, Any] = {"retry_on_error": True, "max_retries": 1000} if tally.FAILS else {}
+if tally.FAILS:
+    broker = broker.with_middlewares(SimpleRetryMiddleware())
 
+if tally.BLOCKS:
 
-@broker.task
-async def nothing(number: int) -> None:
-    tally.called()
+    @broker.task(task_name="nothing")
+    def nothing(number: int, data: str = "") -> None:
+        tally.handled()
+
+else:
+
+    @broker.task(task_name="nothing", **AGAIN)
+    async def nothing(number: int, data: str = "") -> None:
+        if tally.HANDLER:
+            await tally.ahandled()
+        else:
+            tally.called()
 
 
 @broker.task
 async def timed(sent: float) -> None:
     tally.delayed(sent)
+    if tally.TIMED_SECONDS:
+        await asyncio.sleep(tally.TIMED_SECONDS)
 
 
 @broker.task
@@ -39,7 +56,7 @@ async def bulk(jobs: int, at_once: int) -> None:
 
     async def enqueue() -> None:
         for chunk in tally.chunks(jobs, at_once):
-            await asyncio.gather(*(nothing.kiq(number) for number in chunk))
+            await asyncio.gather(*(nothing.kiq(number, *tally.MORE) for number in chunk))
 
     await tally.atimed(jobs, enqueue())
 
@@ -56,7 +73,9 @@ async def ready(then: Awaitable[object] | None = None) -> None:
 
 
 def work() -> None:
-    words = ["--workers", "1", "--max-async-tasks", str(tally.SLOTS), "--max-prefetch", "100", "--log-level", "ERROR"]
+    words = ["--workers", str(tally.PROCESSES), "--max-async-tasks", str(tally.SLOTS), "--max-prefetch", "100"]
+    words += ["--max-threadpool-threads", str(tally.THREADS)] if tally.BLOCKS else []
+    words = ["--log-level", "CRITICAL", *([] if tally.DEFAULTS else words)]
     here = os.path.dirname(os.path.abspath(__file__))
     command = [sys.executable, "-m", "taskiq", "worker", "with_taskiq:broker", *words, "--app-dir", here]
     os.execv(sys.executable, command)  # noqa: S606

@@ -1,4 +1,5 @@
-"""Producer and worker at once, at half of what the slots can do: jobs of 20 ms, 500 a second, for ten minutes.
+"""Producer and worker at once, at half of what the slots can do: jobs of 20 ms, 500 a second, for ten minutes or as
+long as --seconds says.
 
 A worker with 20 slots could start 1,000 such jobs a second. The figure is the time from the call of enqueue to the
 start of the handler.
@@ -14,21 +15,22 @@ from ..driving import Contender, ours, turn
 from ..figures import percentile
 from ..scenario import Case, Scenario, Setting
 from .latency import delays
-from .real import PEERS
+from .real import THREADED
 
 GAP_MS = 2
 JOB_MS = 20
 SLOTS = 20
-JOBS, JOBS_QUICK = 10 * 60 * 1000 // GAP_MS, 1000
+SECONDS, SECONDS_QUICK = 600.0, 2.0
 
 
 def measured(setting: Setting, contender: Contender) -> dict[str, float]:
-    jobs = JOBS_QUICK if setting.quick else JOBS
+    seconds = setting.load_seconds or (SECONDS_QUICK if setting.quick else SECONDS)
+    jobs = int(seconds * 1000 / GAP_MS)
     with setting.place.area() as area, turn(contender, area) as one:
         one.start()
         one.call("pace", 5, GAP_MS)  # until these began, the worker is still starting
         delays(one, 5)
-        one.call("pace", jobs, GAP_MS, seconds_max=4.0 * jobs * GAP_MS / 1000)
+        one.call("pace", jobs, GAP_MS, seconds_max=60.0 + 4.0 * seconds)
         found = delays(one, jobs)
     shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
     return {f"{name}_ms": percentile(found, share) * 1000 for name, share in shares.items()} | {
@@ -43,7 +45,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     theirs = [
         one.like(one.name, 1, **settings, BENCH_SLOTS=str(SLOTS), BENCH_THREADS=str(SLOTS))
         for one in setting.peers()
-        if one.name in PEERS
+        if one.name in THREADED
     ]
     yield [
         Case(one.name, one.kind, partial(measured, setting, one), baseline=one.kind == "peer")

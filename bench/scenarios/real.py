@@ -1,6 +1,8 @@
-"""Jobs that do something: compute, block, await, carry large arguments, fail; and jobs spread over many queues.
+"""Jobs that do something: compute, block, await, carry large arguments, fail; and no-op jobs, also over 1,000 queues.
 
-Ours as installed, and with the slots that fit the jobs; Python peers with as many processes or threads.
+Every contender as its documentation starts it first, and with the settings that fit the row. Where the handler and not
+the queue can be the limit, its limit is measured in the same rounds: the handler alone, called by as many processes,
+threads or coroutines. For jobs that do nothing it is the bare store.
 """
 
 from __future__ import annotations
@@ -10,75 +12,112 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from ..driving import Contender, drained, ours, turn
+from ..driving import Contender, floor, limit, ours, sampled, turn
+from ..peers import PEERS
 from ..scenario import Case, Scenario, Setting
+from ..table import DEFAULTS
 
-SECONDS, SECONDS_QUICK = 5, 1  # about how long a run lasts at a rate that is easily reached
-SYNC = ("celery", "dramatiq", "huey")
-ASYNC = ("arq",)
-PEERS = (*SYNC, *ASYNC)  # those whose scripts heed BENCH_HANDLER
-
-
-class Row(NamedTuple):
-    """One kind of jobs, with the settings it needs."""
-
-    name: str
-    per_second: int  # a rate that is easily reached: how many jobs are enqueued depends on it
-    handler: str
-    slots: str  # of ours, beside its defaults
-    runners: str
-    peers: Mapping[str, str]  # settings of sync peers
-    by: tuple[str, ...] = PEERS
-    settings: Mapping[str, str] = {}
-
-
-ROWS = (
-    Row("5 ms of Python, 2 at once", 200, "cpu-5", "2", "2", {"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"}, SYNC[:2]),
-    Row("20 ms of blocking I/O, 100 at once", 2000, "block-20", "100", "2", {"BENCH_THREADS": "100"}, SYNC),
-    Row("50 ms of awaiting, 1,000 at once", 4000, "wait-50", "1000", "2", {}, ASYNC, {"BENCH_SLOTS": "1000"}),
-    Row("10 KB of arguments", 1000, "", "100", "2", {}, PEERS, {"BENCH_PAYLOAD": "10000"}),
-    Row("100 KB of arguments", 150, "", "100", "2", {}, PEERS, {"BENCH_PAYLOAD": "100000"}),
-    Row("5 % of attempts fail", 1000, "fail-5", "100", "2", {}, PEERS),
-)
+SECONDS, SECONDS_QUICK = 3.0, 1.0
+WARM_SECONDS = 0.5
+NOOP_PER_SECOND = 20_000  # more than we do in a second here: how many jobs are enqueued depends on it
+AWAITING = ("arq", "saq", "taskiq", "procrastinate", "pgqueuer", "bullmq")
+THREADED = ("celery", "dramatiq", "huey", *AWAITING)
+ALL = ("rq", *THREADED)
+ALL_PYTHON = tuple(name for name in ALL if PEERS[name].language == "python")
+MANY_QUEUES = ("celery", "dramatiq", "rq", "procrastinate", "pgqueuer", "bullmq")  # one worker serves many of theirs
+ONE_PROCESS = ("rq", "arq", "saq", "procrastinate", "pgqueuer")  # two processes are two of their workers
 QUEUES = 1000
 
 
+class Row(NamedTuple):
+    """One kind of jobs, with the settings that fit it."""
+
+    name: str
+    per_second: int  # a rate that nobody reaches
+    by: tuple[str, ...]  # who can do it at all
+    handler: str = ""
+    slots: str = "400"  # of ours
+    runners: str = "1"
+    settings: Mapping[str, str] = {}  # of everybody
+    peers: Mapping[str, str] = {}  # of peers, beside their own for no-op jobs
+    limit: Mapping[str, str] | None = None  # the handler's; None: that of the store
+    defaults: bool = False  # also as everybody is installed
+
+
+NOOP = Row("no-op", NOOP_PER_SECOND, ALL, defaults=True)
+ROWS = (
+    NOOP,
+    Row(
+        "5 ms of Python, 2 at once", 500, ALL_PYTHON, "cpu-5", "2", "2",
+        peers={"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"},
+        limit={"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"}, defaults=True,
+    ),
+    Row(
+        "20 ms of blocking I/O, 100 at once", 6000, THREADED, "block-20", "100", "2",
+        peers={"BENCH_THREADS": "100", "BENCH_SLOTS": "100"}, limit={"BENCH_THREADS": "100"}, defaults=True,
+    ),
+    Row(
+        "50 ms of awaiting, 1,000 at once", 20_000, AWAITING, "wait-50", "1000", "2",
+        peers={"BENCH_SLOTS": "1000"}, limit={"BENCH_SLOTS": "1000"}, defaults=True,
+    ),
+    Row("10 KB of arguments", 4000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
+    Row("100 KB of arguments", 600, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}),
+    Row("5 % of attempts fail", NOOP_PER_SECOND, ALL, "fail-5"),
+    Row(f"{QUEUES:,} queues", NOOP_PER_SECOND, MANY_QUEUES, settings={"BENCH_QUEUES": str(QUEUES)}),
+)  # fmt: skip
+
+
 def measured(setting: Setting, contender: Contender, jobs: int) -> dict[str, float]:
+    seconds = SECONDS_QUICK if setting.quick else SECONDS
     with setting.place.area() as area, turn(contender, area) as one:
-        return drained(one, jobs, seconds_max=600.0, partly=contender.kind == "peer")
+        return sampled(one, jobs, seconds=seconds, warm=WARM_SECONDS)
 
 
-def contenders(setting: Setting, row: Row) -> Iterator[Contender]:
+def at_best(setting: Setting, row: Row) -> Iterator[Contender]:
     settings = {**row.settings, "BENCH_HANDLER": row.handler}
-    work = ours("holdfast work, defaults", **settings, HOLDFAST_DEFAULTS="1")
-    yield work
-    yield ours("holdfast work", **settings | {"BENCH_SLOTS": row.slots, "HOLDFAST_RUNNERS": row.runners})
+    yield ours("holdfast", **settings | {"BENCH_SLOTS": row.slots, "HOLDFAST_RUNNERS": row.runners})
     for one in setting.peers():
         if one.name in row.by:
-            yield one.like(one.name, 1, **settings, **row.peers)
+            workers = int(row.peers.get("BENCH_PROCESSES", "1")) if one.name in ONE_PROCESS else 1
+            yield one.like(one.name, workers, **settings, **row.peers)
+    if row.limit is not None:
+        yield limit(**settings, **row.limit)
+    elif not row.handler and "BENCH_QUEUES" not in row.settings:
+        yield floor(setting.store, **row.settings).like("limit")
+
+
+def at_defaults(setting: Setting, row: Row) -> Iterator[Contender]:
+    settings = {**row.settings, "BENCH_HANDLER": row.handler, "BENCH_DEFAULTS": "1"}
+    yield ours("holdfast", **settings)
+    for one in setting.peers():
+        if one.name in row.by:
+            yield one.like(one.name, 1, **settings)
+
+
+def jobs_for(row: Row, contender: Contender, seconds: float) -> int:
+    """Enough to keep it busy, and no more than it enqueues in bearable time."""
+    rate = min(row.per_second, NOOP_PER_SECOND * contender.share)
+    return max(200, int(rate * (WARM_SECONDS + seconds)))
 
 
 @contextlib.contextmanager
 def cases(setting: Setting) -> Iterator[list[Case]]:
     seconds = SECONDS_QUICK if setting.quick else SECONDS
+    families = [(row, row.name, at_best) for row in ROWS]
+    families += [(row, row.name + DEFAULTS, at_defaults) for row in ROWS if row.defaults]
     found = []
-    for row in ROWS:
+    for row, family, contenders in families:
         for one in contenders(setting, row):
-            share = one.share if one.kind == "peer" and row.handler in ("", "fail-5") else 1.0
-            jobs = max(100, int(row.per_second * seconds * share))
+            jobs = jobs_for(row, one, seconds) * (5 if one.kind == "floor" and not row.handler else 1)
             measure = partial(measured, setting, one, jobs)
-            name = f"{row.name}: {one.name}"
-            is_peer = one.kind == "peer"
-            found.append(Case(name, one.kind, measure, family=row.name, baseline=is_peer, label=one.name))
-    jobs = 2000 * seconds
-    for name, settings in (("one queue", {}), (f"{QUEUES:,} queues", {"HOLDFAST_QUEUES": str(QUEUES)})):
-        one = ours(name, **settings, HOLDFAST_DEFAULTS="1")
-        measure = partial(measured, setting, one, jobs)
-        found.append(Case(f"no-op: {name}", "ours", measure, family="queues", baseline=not settings))
+            is_baseline = one.kind != "ours"
+            found.append(
+                Case(f"{family}: {one.name}", one.kind, measure, family=family, baseline=is_baseline, label=one.name)
+            )
     yield found
 
 
 SCENARIO = Scenario(
     "real", "Jobs that do something", "jobs_per_second", "jobs/s", cases, ("sqlite", "postgres", "redis"),
-    columns=("worker_us", "server_us"), weight=200.0,
+    columns=("worker_us", "server_us"), weight=900.0,
 )  # fmt: skip
