@@ -30,7 +30,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=None, metavar="N", help=f"[{ROUNDS}]")
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help=f"no-op jobs in a turn [{JOBS}]")
     parser.add_argument("--minutes", type=float, metavar="N", help="leave out rounds for which there is no time")
-    parser.add_argument("--seconds", type=float, metavar="N", help="how long a turn of load lasts [600]")
+    parser.add_argument("--seconds", type=float, metavar="N", help="how long a turn of real or load measures [3, 600]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, after every scenario")
     parser.add_argument("--quick", action="store_true", help="one round of few jobs: does everything run?")
     parser.add_argument("--list", action="store_true", help="scenarios and peers, then end")
@@ -77,7 +77,7 @@ def _report(options: argparse.Namespace, rounds: int, jobs: int) -> Record:
             "jobs": jobs,
             "against": options.against,
             "quick": options.quick,
-            "load_seconds": options.seconds,
+            "seconds": options.seconds,
             "slots": int(SLOTS),
             "peers": {name: peer.stores for name, peer in PEERS.items()},
         },
@@ -104,7 +104,7 @@ def main() -> None:
         store, scenario = waiting.pop(0)
         found = run(
             scenario, store, against=options.against, rounds=rounds, jobs=jobs, quick=options.quick, seconds_max=share,
-            load_seconds=options.seconds,
+            seconds=options.seconds,
         )  # fmt: skip
         report["stores"].setdefault(store, {})[scenario.name] = found
         report["seconds"] = round(time.monotonic() - began)

@@ -86,15 +86,15 @@ def run(
     jobs: int,
     quick: bool,
     seconds_max: float = math.inf,
-    load_seconds: float | None = None,
+    seconds: float | None = None,
 ) -> Record:
     """One scenario on one store. Rounds after the first are left out when they would probably take too long."""
     began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
     with opened(store, fresh=scenario.fresh) as place:
-        setting = Setting(store, place, against, jobs, quick=quick, load_seconds=load_seconds)
+        setting = Setting(store, place, against, jobs, quick=quick, seconds=seconds)
         with scenario.cases(setting) as cases:
             found = _rounds(scenario, setting, cases, rounds, seconds_max - (time.monotonic() - began))
-        seconds = time.monotonic() - began
+        lasted = time.monotonic() - began
         others = processes.machine_seconds() - busy - (processes.processor_seconds(os.getpid()) - used)
         return {
             "title": scenario.title,
@@ -106,8 +106,8 @@ def run(
             "store": place.version,
             "jobs": jobs,
             "rounds": max(map(len, found.values()), default=0),
-            "seconds": round(seconds, 1),
-            "cores_of_others": round(max(0.0, others / seconds), 2),
+            "seconds": round(lasted, 1),
+            "cores_of_others": round(max(0.0, others / lasted), 2),
             "cases": _record(cases, found, scenario),
             "left_out": setting.left_out,
         }

@@ -31,10 +31,10 @@ class Setting:
     """What a scenario is given to run in."""
 
     def __init__(
-        self, store: str, place: Place, against: str, jobs: int, *, quick: bool, load_seconds: float | None = None
+        self, store: str, place: Place, against: str, jobs: int, *, quick: bool, seconds: float | None = None
     ) -> None:
         self.store, self.place, self.jobs, self.quick = store, place, jobs, quick
-        self.load_seconds = load_seconds  # None: as long as the scenario means it to be
+        self.seconds = seconds  # None: as long as the scenario means it to be
         self.left_out: dict[str, str] = {}
         self.against = against
 

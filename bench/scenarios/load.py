@@ -24,7 +24,7 @@ SECONDS, SECONDS_QUICK = 600.0, 2.0
 
 
 def measured(setting: Setting, contender: Contender) -> dict[str, float]:
-    seconds = setting.load_seconds or (SECONDS_QUICK if setting.quick else SECONDS)
+    seconds = setting.seconds or (SECONDS_QUICK if setting.quick else SECONDS)
     jobs = int(seconds * 1000 / GAP_MS)
     with setting.place.area() as area, turn(contender, area) as one:
         one.start()

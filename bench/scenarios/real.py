@@ -60,17 +60,20 @@ ROWS = (
         "50 ms of awaiting, 1,000 at once", 20_000, AWAITING, "wait-50", "1000", "2",
         peers={"BENCH_SLOTS": "1000"}, limit={"BENCH_SLOTS": "1000"}, defaults=True,
     ),
-    Row("10 KB of arguments", 4000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
-    Row("100 KB of arguments", 600, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}),
+    Row("10 KB of arguments", 8000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
+    Row("100 KB of arguments", 1200, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}),
     Row("5 % of attempts fail", NOOP_PER_SECOND, ALL, "fail-5"),
     Row(f"{QUEUES:,} queues", NOOP_PER_SECOND, MANY_QUEUES, settings={"BENCH_QUEUES": str(QUEUES)}),
 )  # fmt: skip
 
 
+def _seconds(setting: Setting) -> float:
+    return setting.seconds or (SECONDS_QUICK if setting.quick else SECONDS)
+
+
 def measured(setting: Setting, contender: Contender, jobs: int) -> dict[str, float]:
-    seconds = SECONDS_QUICK if setting.quick else SECONDS
     with setting.place.area() as area, turn(contender, area) as one:
-        return sampled(one, jobs, seconds=seconds, warm=WARM_SECONDS)
+        return sampled(one, jobs, seconds=_seconds(setting), warm=WARM_SECONDS)
 
 
 def at_best(setting: Setting, row: Row) -> Iterator[Contender]:
@@ -102,13 +105,12 @@ def jobs_for(row: Row, contender: Contender, seconds: float) -> int:
 
 @contextlib.contextmanager
 def cases(setting: Setting) -> Iterator[list[Case]]:
-    seconds = SECONDS_QUICK if setting.quick else SECONDS
     families = [(row, row.name, at_best) for row in ROWS]
     families += [(row, row.name + DEFAULTS, at_defaults) for row in ROWS if row.defaults]
     found = []
     for row, family, contenders in families:
         for one in contenders(setting, row):
-            jobs = jobs_for(row, one, seconds) * (5 if one.kind == "floor" and not row.handler else 1)
+            jobs = jobs_for(row, one, _seconds(setting)) * (5 if one.kind == "floor" and not row.handler else 1)
             measure = partial(measured, setting, one, jobs)
             is_baseline = one.kind != "ours"
             found.append(

@@ -26,6 +26,29 @@ async def a_claim_hands_out_no_more_bytes_than_asked_for(world: World, shape: st
     same(len(await world.claim(10, bytes_max=10)), 1, "one job always fits")
 
 
+@case_for_each(["ungrouped", "grouped", "apart"])
+async def every_lease_has_the_arguments_of_its_job_whatever_their_size(world: World, shape: str) -> None:
+    if shape == "apart":
+        await task_rule(world, limit=50)
+    given = {}
+    for number, size in enumerate([10, 40_000, 3, 50_000, 1000, 70_000]):
+        args, queue = b'"%s"' % (b"%d" % number * size), "other" if number % 2 else "default"
+        group = f"g{number}" if shape == "grouped" else None
+        given[await world.enqueue(args=args, queue=queue, group=group)] = args
+    leases = await world.claim(4, queues=("default", "other"))
+    leases += await world.claim(4, queues=("default", "other"))
+    same({lease.id: lease.args for lease in leases}, given, "arguments")
+
+
+@case
+async def jobs_of_a_second_queue_count_against_the_same_bytes(world: World) -> None:
+    for _ in range(2):
+        await world.enqueue(args=BIG * 50)
+        await world.enqueue(args=BIG * 30, queue="other")
+    leases = await world.claim(10, queues=("default", "other"), bytes_max=140_000)
+    same([len(lease.args) for lease in leases], [50_000, 50_000, 30_000], "bytes of arguments")
+
+
 @case
 async def the_first_job_is_leased_whatever_its_size(world: World) -> None:
     big = await world.enqueue(args=BIG)

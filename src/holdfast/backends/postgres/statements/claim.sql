@@ -29,6 +29,17 @@ FROM holdfast.jobs
 WHERE state = 'ready' AND queue = named AND lane = @lane AND (expires_at IS NULL OR expires_at > at)
 ORDER BY rank DESC, turn, seq
 
+-- :: fragment carried(bytes)
+-- The arguments of a job j, if those of all jobs taken with it are few bytes. Every variable and result on the way out
+-- of here copies them, which costs more than to look the jobs up once more at the end: see bodies_of in exchange.sql.
+CASE WHEN (@bytes) <= 65536 THEN j.args END
+
+-- :: function_bytes_of
+-- How many bytes of arguments these leases have, if they were not carried along.
+CREATE OR REPLACE FUNCTION holdfast.bytes_of(leases text[]) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(sum(size::bigint), 0)::bigint FROM unnest(leases[:][6:6]) size
+$$
+
 -- :: function_claim_lanes
 -- The second lane gets half of the room if it can use it; what one lane cannot use goes to the other. All or nothing:
 -- if the arguments together exceed `free`, nothing is taken and `is_full` is true.
@@ -47,11 +58,13 @@ BEGIN
     ), numbered AS MATERIALIZED (
         SELECT b.seq, b.size, nextval('holdfast.ticks') AS fence
         FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) b
+    ), total AS MATERIALIZED (
+        SELECT sum(size) AS bytes FROM numbered
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', @leased((SELECT holdfast.store_now(given)), caps)
-        FROM numbered n WHERE j.seq = n.seq AND (SELECT sum(size) FROM numbered) <= free
-        RETURNING j.fence, holdfast.lease(j) AS lease, j.args
+        FROM numbered n WHERE j.seq = n.seq AND (SELECT bytes FROM total) <= free
+        RETURNING j.fence, holdfast.lease(j) AS lease, @carried(SELECT bytes FROM total) AS args
     )
     SELECT array_agg(t.lease), string_agg(t.args, ''), count(*) = 0 AND (SELECT seq FROM numbered LIMIT 1) IS NOT NULL INTO got
     FROM (SELECT * FROM taken ORDER BY taken.fence) t;
@@ -138,7 +151,7 @@ BEGIN
             got := shared.got;
         END IF;
         IF taken.leases IS NULL THEN taken := got; ELSE taken := holdfast.taken_with(taken, got); END IF;
-        free := free - coalesce(octet_length(got.bodies), 0);
+        free := free - coalesce(octet_length(got.bodies), holdfast.bytes_of(got.leases));
         at := holdfast.store_now(given);
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got.leases, 1), 0), at); END IF;
         EXIT WHEN got.is_full;
@@ -216,7 +229,7 @@ BEGIN
             more := holdfast.take(heads, request ->> 'worker', number, nonce, caps OR b.job_limit IS NOT NULL,
                                   opening AND got.leases IS NULL, free, given);
             got := holdfast.taken_with(got, more);
-            free := free - coalesce(octet_length(more.bodies), 0);
+            free := free - coalesce(octet_length(more.bodies), holdfast.bytes_of(more.leases));
             started := coalesce(array_length(more.leases, 1), 0);
             room := room - started;
             IF nth > 2 THEN
@@ -276,12 +289,13 @@ BEGIN
         SELECT s.seq, s.n, sum(octet_length(j.args)) OVER (ORDER BY s.n) AS bytes
         FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq ORDER BY s.n
     ), numbered AS MATERIALIZED (
-        SELECT l.seq, nextval('holdfast.ticks') AS fence FROM lined l WHERE l.bytes <= free OR opening AND l.n = 1
+        SELECT l.seq, l.bytes, nextval('holdfast.ticks') AS fence FROM lined l
+        WHERE l.bytes <= free OR opening AND l.n = 1
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', @leased(at, caps)
         FROM numbered n WHERE j.seq = n.seq
-        RETURNING j.fence, holdfast.lease(j) AS lease, j.args
+        RETURNING j.fence, holdfast.lease(j) AS lease, @carried(SELECT max(bytes) FROM numbered) AS args
     )
     SELECT array_agg(t.lease), string_agg(t.args, ''), cardinality(seqs) > count(*) INTO got
     FROM (SELECT * FROM taken ORDER BY taken.fence) t;

@@ -118,6 +118,17 @@ IF claims AND seal IS NULL THEN
     END IF;
 END IF;
 
+-- :: fragment bodies_of(taken)
+-- The arguments of all leases; those of large jobs were not carried along with them.
+bodies := @taken.bodies;
+IF bodies IS NULL AND @taken.leases IS NOT NULL THEN
+    SELECT string_agg(l.args, '') INTO bodies FROM (
+        SELECT j.args FROM unnest(@taken.leases[:][2:2]) WITH ORDINALITY t(token, n) CROSS JOIN LATERAL (
+            SELECT s.args FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each
+            WHERE s.seq = split_part(t.token, '.', 1)::bigint OFFSET 0) j
+        ORDER BY t.n) l;
+END IF
+
 -- :: fragment stirs
 -- The queues in which others may find work because of this call.
 CASE WHEN bounded OR linked THEN CASE WHEN bounded THEN holdfast.stirred(ending, at) ELSE '{}' END
@@ -192,7 +203,7 @@ BEGIN
     ELSE
         floors := floors || holdfast.note_call(claimer, number, answers, (floors ->> 'call')::tid);
     END IF;
-    bodies := taken.bodies;
+    @bodies_of(taken);
     answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
                                 'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
                                 'opens_in', opens_in, 'floors', floors, 'chained', coalesce(chained, 0),
