@@ -26,7 +26,6 @@ HEADS = {
 }
 
 
-FAMILIES_MANY = 5
 DEFAULTS = ", defaults"  # ends the name of a family whose contenders run as they are installed
 KINDS = ("ours", "peer", "floor")
 
@@ -66,11 +65,10 @@ def rows(record: Mapping[str, Any]) -> list[list[str]]:
 
 
 def parts(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """The tables of a record with their titles: one, or where it has many families of the same contenders, one per
-    figure with a line per contender and a column per family.
+    """The tables of a record with their titles: one, or where the same contenders are in many families, also as they
+    are installed, one per figure with a line per contender and a column per family.
     """
-    families = {one.get("family", "") for one in record["cases"].values()}
-    if len(families) < FAMILIES_MANY:
+    if not any(one.get("family", "").endswith(DEFAULTS) for one in record["cases"].values()):
         return [("", rows(record))]
     titles = [(record["figure"], record["unit"]), *((name, HEADS.get(name, name)) for name in record["columns"])]
     found = []

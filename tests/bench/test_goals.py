@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.goals import GOALS, reached
+from bench.goals import GOALS, First, firsts, reached
 from bench.scenarios import ALL
 
 
@@ -62,3 +62,46 @@ def test_only_measured_stores_are_asked() -> None:
 
 def test_every_goal_names_a_scenario_that_runs_on_its_store() -> None:
     assert [goal for goal in GOALS if goal.store not in ALL[goal.scenario].stores] == []
+
+
+def contender(label: str, *rates: float, kind: str = "peer", family: str = "no-op") -> dict[str, Any]:
+    rounds = [{"jobs_per_second": rate, "worker_us": 30.0, "server_us": 12.0} for rate in rates]
+    found = case(figures=rounds[0])
+    return {**found, "kind": kind, "family": family, "label": label, "rounds": rounds}
+
+
+def standing(*contenders: dict[str, Any], scenario: str = "real") -> First:
+    (one,) = firsts({scenario: {"cases": dict(enumerate(contenders))}})
+    return one
+
+
+def test_a_row_is_compared_with_the_python_peer_that_comes_nearest() -> None:
+    mine = contender("holdfast", 300.0, 400.0, kind="ours")
+    one = standing(mine, contender("celery", 100.0, 100.0), contender("arq", 200.0, 200.0), contender("bullmq", 900.0))
+    assert (one.best, one.ratio, one.cost) == ("arq", {"median": 1.75, "min": 1.5, "max": 2.0}, 42.0)
+    assert one.yes
+    assert not standing(mine, contender("arq", 210.0, 290.0)).yes
+
+
+def test_near_the_limit_nobody_must_be_beaten() -> None:
+    mine = contender("holdfast", 95.0, kind="ours")
+    assert standing(mine, contender("celery", 94.0), contender("limit", 100.0, kind="floor")).yes
+    assert not standing(mine, contender("celery", 94.0), contender("limit", 110.0, kind="floor")).yes
+
+
+def test_without_a_peer_and_without_a_limit_no_goal_is_reached() -> None:
+    assert not standing(contender("holdfast", 95.0, kind="ours")).yes
+
+
+def test_at_half_load_less_is_better() -> None:
+    def delayed(label: str, kind: str, *rounds: float) -> dict[str, Any]:
+        found = [dict.fromkeys(("p50_ms", "p99_ms", "p999_ms"), value) for value in rounds]
+        return {**case(figures=found[0]), "kind": kind, "family": "", "label": label, "rounds": found}
+
+    cases = {"holdfast work": delayed("holdfast work", "ours", 2.0), "arq": delayed("arq", "peer", 4.0)}
+    lines = firsts({"load": {"cases": cases}})
+    assert [(one.row, one.ratio and one.ratio["median"], one.yes) for one in lines] == [
+        ("half load, p50 ms", 2.0, True),
+        ("half load, p99 ms", 2.0, True),
+        ("half load, p99.9 ms", 2.0, True),
+    ]

@@ -67,6 +67,21 @@ def test_the_page_has_a_place_for_every_scenario_and_takes_a_report() -> None:
         assert f"<!-- generated: {scenario} (bench/report) -->" in text
 
 
+def test_the_page_opens_with_where_we_stand_and_keeps_what_was_not_measured_again() -> None:
+    found = report("redis", 30.0)
+    record = found["stores"]["redis"].pop("noop")
+    labels = {"ours": "holdfast", "peer": "huey"}
+    for one in record["cases"].values():
+        value = one["figures"]["jobs_per_second"]["median"]
+        one |= {"family": "5 ms", "label": labels[one["kind"]], "rounds": [{"jobs_per_second": value}]}
+    found["stores"]["redis"]["real"] = {**record, "made_on": "2030-01-01"}
+    before = page.PAGE.read_text()
+    text = page.regenerated(before, found)
+    assert "**Redis**: `real` on 2030-01-01, rounds: 5, cores that others used: 0.2" in text
+    assert "| 5 ms | 30.0 |  | huey | 100 | 0.30 |  |  | **no** |" in text
+    assert text[text.index("## The run") :] == before[before.index("## The run") :]
+
+
 def test_writing_the_page_twice_changes_nothing() -> None:
     once = page.regenerated(page.PAGE.read_text(), report("sqlite", 1300.0))
     assert page.regenerated(once, report("sqlite", 1300.0)) == once

@@ -56,3 +56,25 @@ def test_markdown_and_plain_text() -> None:
     lines = [["", "jobs/s"], ["mine", "20"]]
     assert table.markdown(lines) == "|  | jobs/s |\n| --- | ---: |\n| mine | 20 |"
     assert table.plain(lines) == "      jobs/s\nmine      20"
+
+
+def test_many_families_become_a_table_per_figure_with_a_line_per_contender() -> None:
+    def one(label: str, family: str, value: float, kind: str = "peer") -> dict[str, Any]:
+        return {**case(value), "kind": kind, "label": label, "family": family}
+
+    families = ["a", "b", "a, defaults"]
+    cases = {f"huey {family}": one("huey", family, 10.0) for family in families}
+    cases |= {f"mine {family}": one("mine", family, 20.0, "ours") for family in families[:1]}
+    tables = table.parts({**record(**cases), "columns": ["calls"]})
+    assert [title for title, _ in tables] == [
+        "jobs/s",
+        "jobs/s, everybody as installed",
+        "store calls/job",
+        "store calls/job, everybody as installed",
+    ]
+    assert tables[0][1] == [
+        ["", "a", "b"],
+        ["mine", "20.0 (10.0–40.0)", ""],
+        ["huey", "10.0 (5.00–20.0)", "10.0 (5.00–20.0)"],
+    ]
+    assert tables[1][1] == [["", "a"], ["huey", "10.0 (5.00–20.0)"]]
