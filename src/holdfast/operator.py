@@ -138,8 +138,10 @@ async def _delete(id: str, by: str, backend: Backend) -> JobRecord:
     return gone
 
 
-async def _resume(pause: Pause, backend: Backend) -> bool:
-    ended = await backend.resume(pause)
+async def _resume(pause: Pause, skip_dead: bool, backend: Backend) -> bool:
+    if skip_dead and pause.group is None:
+        raise ConfigurationError("skip_dead= is about one group: say queue= and group=, too.")
+    ended = await backend.resume(pause, skip_dead=skip_dead)
     if ended:
         await tell(backend, Resumed(queue=pause.queue, group=pause.group, task=pause.task, by=pause.by))
     return ended
@@ -394,17 +396,31 @@ class Operator(WorkerCommands):
         pause = make_pause(queue, group, task, reason, by)
         await self._ado(partial(_pause, pause))
 
-    def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None, by: str = "") -> bool:
-        """End that pause and, for a queue, its slow-down; False if there was neither."""
+    def resume(
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        task: Any = None,
+        skip_dead: bool = False,
+        by: str = "",
+    ) -> bool:
+        """End that pause, a queue's slow-down, with skip_dead a group's stop by a dead job; False: nothing to do."""
         pause = make_pause(queue, group, task, by=by)
-        return self._do("resume", partial(_resume, pause))
+        return self._do("resume", partial(_resume, pause, skip_dead))
 
     async def aresume(
-        self, *, queue: str | None = None, group: str | None = None, task: Any = None, by: str = ""
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        task: Any = None,
+        skip_dead: bool = False,
+        by: str = "",
     ) -> bool:
         """Async version of `resume`."""
         pause = make_pause(queue, group, task, by=by)
-        return await self._ado(partial(_resume, pause))
+        return await self._ado(partial(_resume, pause, skip_dead))
 
     def recover(self) -> list[Recovered]:
         """End the leases of workers whose deadline has passed, now instead of at the next sweep."""

@@ -364,6 +364,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     group_order: GroupOrder = "strict"
     group_rate: Rate | None = None
     aging: float | None = None
+    on_dead: OnDead = "skip"
     declared: bool = False
     limit: int | None = None  # declared
     rate: Rate | None = None  # declared
@@ -389,6 +390,7 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     counts: Mapping[str, int] = {}  # unfinished jobs by state
     capped: tuple[str, ...] = ()  # states with more jobs than that: SQL stores count up to GROUP_COUNT_MAX of each
     head: str | None = None  # id of the job whose turn it is
+    stopped_by: str | None = None  # id of the dead job that stops it (on_dead="stop")
 
     def number(self, state: str) -> str:
         """How many jobs are in this state, for display: "1000+" if there are more than were counted."""
@@ -585,6 +587,7 @@ class Shipment(Struct, frozen=True, kw_only=True):
 
 
 GroupOrder = Literal["strict", "relaxed"]
+OnDead = Literal["skip", "stop"]
 
 READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however high its limit
 RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
@@ -606,6 +609,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     group_rate: Rate | None = None  # for each group
     aging: float | None = None  # seconds of being ready that count as much as one step of priority
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
+    on_dead: OnDead = "skip"  # what a strict group does when one of its jobs dies
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):

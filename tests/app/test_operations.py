@@ -186,11 +186,14 @@ def test_pausing_says_what(app: Holdfast) -> None:
     app.pause(task="x")
     app.pause(task=app.task(name="x")(lambda: None))
     assert app.resume(task="x")
-    for wrong in ({}, {"group": "g"}, {"queue": "a", "task": "b"}, {"task": "b", "group": "g"}, {"queue": ""}):
+    wrongs: list[dict[str, Any]] = [{}, {"group": "g"}, {"queue": "a", "task": "b"}, {"task": "b", "group": "g"}]
+    for wrong in (*wrongs, {"queue": ""}):
         with pytest.raises(ConfigurationError):
             app.pause(**wrong)
         with pytest.raises(ConfigurationError):
             app.resume(**wrong)
+    with pytest.raises(ConfigurationError, match="one group"):
+        app.resume(queue="default", skip_dead=True)
 
 
 @pytest.mark.parametrize(

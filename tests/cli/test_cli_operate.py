@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.cli.shells import Shell
 
+from holdfast import Holdfast
+
 
 def state(shell: Shell, job: str) -> str:
     found: str = shell.json("job", job)["job"]["state"]
@@ -115,6 +117,26 @@ def test_pause_and_resume(shell: Shell, what: list[str]) -> None:
     assert shell.json("resume", *what)["resumed"] is True
     assert shell.json("resume", *what)["resumed"] is False
     assert shell.json("audit")["holds"] is True
+
+
+def test_a_group_stopped_by_a_dead_job_says_so_and_goes_on_without_it(shell: Shell) -> None:
+    with Holdfast(shell.url) as app:
+        app.queue("mail", on_dead="stop")
+        fail = app.task(name="fail", queue="mail", retry=0, group="g")(lambda: 1 / 0)
+        dead, behind = fail.enqueue(), fail.enqueue()
+        app.work(drain=True)
+    assert f"stopped by dead job {dead.id}" in shell("groups").stdout
+    assert f"{dead.id} (dead)" in shell("group", "mail", "g").stdout
+    assert shell.json("group", "mail", "g")["group"]["stopped_by"] == dead.id
+    assert "stops at a dead job" in shell("queues").stdout
+    assert f"stopped by job {dead.id}" in shell("explain", behind.id).stdout
+    told = shell("resume", "--queue", "mail", "--group", "g")
+    assert "was not paused" in told.stdout
+    assert "--skip-dead" in told.stderr
+    assert shell.json("resume", "--queue", "mail", "--group", "g", "--skip-dead")["resumed"] is True
+    assert shell.json("job", behind.id)["job"]["state"] == "ready"
+    assert shell.json("audit")["holds"] is True
+    shell.error("resume", "--queue", "mail", "--skip-dead", code=2)
 
 
 def test_pause_must_say_what(shell: Shell) -> None:

@@ -124,6 +124,25 @@ def test_a_queue_a_group_and_a_task_are_paused_and_resumed(app: Holdfast, jobs: 
     asyncio.run(walk())
 
 
+def test_a_stopped_group_is_shown_and_goes_on_without_its_dead_job(app: Holdfast) -> None:
+    async def walk() -> None:
+        app.queue("billing", on_dead="stop")
+        charge = app.tasks["billing.charge"]
+        dead, behind = await charge.aenqueue(2, "fails"), await charge.aenqueue(2)
+        await app.awork(drain=True)
+        visitor, target = Browser(dashboard(app)), {"queue": "billing", "group": "customer:2"}
+        assert "stopped</span>" in await visitor.page("/groups")
+        shown = await visitor.page("/group?queue=billing&name=customer:2")
+        assert "Go on without the dead job" in shown
+        assert dead.id in shown
+        assert "Its group is stopped" in await visitor.page(f"/job?id={behind.id}")
+        assert "Resumed" in await visitor.said(await visitor.post("/do/resume", {**target, "skip_dead": "1"}))
+        assert (await app.ajob(behind.id)).state == "ready"
+        assert "Go on without" not in await visitor.page("/group?queue=billing&name=customer:2")
+
+    asyncio.run(walk())
+
+
 def test_limits_and_rates_are_changed_lifted_and_reset(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))

@@ -170,6 +170,34 @@ def test_a_paused_group() -> None:
     assert told.next == ("Resume the group: `holdfast resume --queue default --group ann`.",)
 
 
+async def stopped(backend: Backend) -> None:
+    """A group that its first job stopped."""
+    await backend.declare([QueueRule(name="default", on_dead="stop")])
+    await backend.enqueue([NewJob(id=f"j{number}", task="t", group="ann") for number in (1, 2)])
+    [lease] = await claim(backend)
+    await settle(backend, lease, Ending.BURIED, failed=True)
+
+
+def test_a_group_that_a_dead_job_stops() -> None:
+    told = explained(stopped, "j2")
+    assert told.summary == "Its group 'ann' is stopped by job j1 (t), which died (on_dead=\"stop\")."
+    ways = (
+        "Run it again, before all others of its group: `holdfast dead revive j1`.",
+        "Or give it up: `holdfast dead discard j1`.",
+        "Or go on without it and keep its dead letter: `holdfast resume --queue default --group ann --skip-dead`.",
+    )
+    assert told.next == ways
+    dead = explained(stopped, "j1")
+    assert "Its group 'ann' is stopped until somebody acts (on_dead=\"stop\")." in dead.reasons
+    assert dead.next == ways
+
+    async def paused_too(backend: Backend) -> None:
+        await stopped(backend)
+        await backend.pause(Pause(queue="default", group="ann"))
+
+    assert "Apart from that, dead job j1 stops it." in explained(paused_too, "j2").reasons
+
+
 @pytest.mark.parametrize(
     ("pause", "word"), [(Pause(queue="default", reason="smtp down"), "Queue 'default'"), (Pause(task="t"), "Task 't'")]
 )

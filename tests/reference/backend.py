@@ -269,9 +269,9 @@ class ReferenceBackend(Backend):
         with self._open_step(now) as at:
             operating.pause(self._store, pause, at.wall)
 
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
         with self._open_step(now) as at:
-            return operating.resume(self._store, pause, at.wall)
+            return operating.resume(self._store, pause, at.wall, skip_dead=skip_dead)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         with self._open_step(now):

@@ -33,6 +33,11 @@ class FlowIndex(Index):
         rule = self.rules.get(queue)
         return rule is None or rule.group_order == "strict"
 
+    def stops(self, queue: str, group: str) -> bool:
+        """Whether a job that dies at the end of its lease stops its group."""
+        rule = self.rules.get(queue)
+        return rule is not None and rule.on_dead == "stop" and self.strict(queue, group)
+
     def group_limit(self, name: GroupName) -> int:
         """How many jobs a group may have in play."""
         if (name[0], name[1], None) in self.pauses:

@@ -122,7 +122,7 @@ class Index:
             self._place_freed(row)
         elif row.prune_at is not None and state not in LIVE:
             self.prunable.remove(row.id)
-        if row.group is not None and state in LIVE:
+        if row.group is not None and (state in LIVE or row.stops):
             self._leave_group(row, (row.queue, row.group))
 
     def _place_freed(self, row: Row) -> None:
@@ -172,7 +172,7 @@ class Index:
             self.running_tasks[row.task] += 1
         elif row.prune_at is not None and state not in LIVE:
             self.prunable.add((row.prune_at, row.seq), row.id)
-        if row.group is not None and state in LIVE:
+        if row.group is not None and (state in LIVE or row.stops):
             self._enter_group(row, (row.queue, row.group))
 
     def _enter_group(self, row: Row, name: GroupName) -> None:
@@ -191,4 +191,6 @@ class Index:
 def _in_play(group: Group, row: Row) -> dict[str, Row]:
     if row.state is State.READY:
         return group.ready
+    if row.stops:
+        return group.dead
     return group.running if row.state is State.RUNNING else group.held

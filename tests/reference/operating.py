@@ -257,10 +257,14 @@ def pause(store: Store, wanted: Pause, wall: float) -> None:
     _after_pause(store, wanted)
 
 
-def resume(store: Store, wanted: Pause, wall: float) -> bool:
+def resume(store: Store, wanted: Pause, wall: float, *, skip_dead: bool) -> bool:
     scope = _scope(wanted, "a pause")
     slowed = wanted.queue is not None and wanted.group is None and store.shut(wanted.queue, wall)
-    if store.pauses.pop(scope, None) is None and not slowed:
+    group = store.groups.get((wanted.queue or "", wanted.group or ""))
+    passed = [] if group is None or not skip_dead else list(group.dead.values())
+    for row in passed:
+        store.move(row, State.DEAD, held=False)
+    if store.pauses.pop(scope, None) is None and not slowed and not passed:
         return False
     if slowed:
         store.keep_flow(replace(store.flow_of(scope), shut_until=0.0))

@@ -131,6 +131,7 @@ def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> Que
         group_order=rule.group_order,
         group_rate=rule.group_rate,
         aging=rule.aging,
+        on_dead=rule.on_dead,
         declared=name in store.rules,
         limit=rule.limit,
         rate=rule.rate,
@@ -167,6 +168,7 @@ def group_record(store: Store, name: GroupName) -> GroupRecord:
         pause=store.pauses.get((name[0], name[1], None)),
         counts=by_state,
         head=_head(store, name),
+        stopped_by=_first(store.groups[name].dead) if name in store.groups else None,
     )
 
 
@@ -180,17 +182,20 @@ def _members(store: Store, name: GroupName) -> Iterator[tuple[State, list[str]]]
 
 
 def _head(store: Store, name: GroupName) -> str | None:
-    """The job whose turn it is: what runs, else what is ready, else the head in its back-off, else who comes next."""
+    """The job whose turn it is: what runs, else what is ready, else the head in its back-off, else the dead one that
+    stops the group, else who comes next."""
     group = store.groups.get(name)
     if group is None:
         return None
-    for rows in (group.running, group.ready, group.held):
+    for rows in (group.running, group.ready, group.held, group.dead):
         if rows:
-            return min(rows.values(), key=lambda row: (-row.priority, row.seq)).id
+            return _first(rows)
     first = group.waiting.first()
-    if first is not None:
-        return first[1]
-    return min(group.scheduled.values(), key=lambda row: (-row.priority, row.seq)).id
+    return _first(group.scheduled) if first is None else first[1]
+
+
+def _first(rows: Mapping[str, Row]) -> str | None:
+    return min(rows.values(), key=lambda row: (-row.priority, row.seq)).id if rows else None
 
 
 def task_records(store: Store) -> list[TaskRecord]:

@@ -86,6 +86,11 @@ class Row:
         return (self.queue, self.task, self.key) if self.key is not None else (self.id,)
 
     @property
+    def stops(self) -> bool:
+        """Whether it is dead and keeps its group from going on."""
+        return self.state is State.DEAD and self.held
+
+    @property
     def lane_name(self) -> LaneName:
         return (self.queue, self.lane, self.task if self.lane == LANE_APART else "")
 
@@ -135,21 +140,23 @@ class Holder:
 
 
 class Group:
-    """The unfinished jobs of one group, by where they stand. In play is the size of three of these, never a counter."""
+    """The unfinished jobs of one group and the dead ones that stop it, by where they stand. In play is the size of four
+    of these, never a counter."""
 
-    __slots__ = ("held", "ready", "running", "scheduled", "waiting")
+    __slots__ = ("dead", "held", "ready", "running", "scheduled", "waiting")
 
     def __init__(self) -> None:
         self.scheduled: dict[str, Row] = {}
         self.held: dict[str, Row] = {}  # scheduled, and keeping the group's place
+        self.dead: dict[str, Row] = {}
         self.waiting: Ranked[str] = Ranked()
         self.ready: dict[str, Row] = {}
         self.running: dict[str, Row] = {}
 
     @property
     def in_play(self) -> int:
-        return len(self.ready) + len(self.running) + len(self.held)
+        return len(self.ready) + len(self.running) + len(self.held) + len(self.dead)
 
     @property
     def empty(self) -> bool:
-        return not (self.waiting or self.ready or self.running or self.held or self.scheduled)
+        return not (self.waiting or self.in_play or self.scheduled)

@@ -271,7 +271,8 @@ class Store(FlowIndex):
         if counted and not into.finished:
             ended["expires_at"] = None  # it was claimed in time; what follows is not a late start
         if into is State.DEAD:
-            self.bury(row, wall, reason or "failed", failure, **ended)
+            stops = row.group is not None and self.stops(row.queue, row.group)
+            self.bury(row, wall, reason or "failed", failure, stops=stops, **ended)
         elif into.finished:
             self.finish(row, wall, into, retain, value=value, **ended)
         elif into is State.SCHEDULED:
@@ -316,9 +317,13 @@ class Store(FlowIndex):
         if letter is not None and letter.id != row.id:
             self._supersede(letter.id, wall)
 
-    def bury(self, row: Row, wall: float, reason: str, error: Failure | None, **changes: Any) -> None:
-        """THE routine by which jobs die: dead, and the one letter of the logical job made or merged."""
-        self.move(row, State.DEAD, finished_at=wall, prune_at=None, reason=reason, **changes, **_finished(row))
+    def bury(
+        self, row: Row, wall: float, reason: str, error: Failure | None, *, stops: bool = False, **changes: Any
+    ) -> None:
+        """THE routine by which jobs die: dead, and the one letter of the logical job made or merged. `stops`: it keeps
+        its group's place."""
+        changes = {**changes, **_finished(row), "held": stops}
+        self.move(row, State.DEAD, finished_at=wall, prune_at=None, reason=reason, **changes)
         earlier = self.letters.get(row.logical)
         cycles = 0 if earlier is None else earlier.cycles
         cooldown = None if row.revival is None else row.revival.cooldown(cycles)
@@ -368,7 +373,7 @@ class Store(FlowIndex):
 
     def let_go(self, row: Row, wall: float, reason: str) -> None:
         prune_at = max(wall + REMEMBER_SECONDS_MIN, row.window_ends_at)
-        self.move(row, State.DEAD, reason=reason, prune_at=prune_at)
+        self.move(row, State.DEAD, reason=reason, prune_at=prune_at, held=False)
 
     # ------------------------------------------------------------------ again
 

@@ -164,7 +164,7 @@ class Model(ModelRules):
         elif item.ending is Ending.CANCELLED:
             self.finish(job, now, State.CANCELLED, item.retain)
         elif item.ending is Ending.BURIED:
-            self.die(job, now, "failed")
+            self.die(job, now, "failed", leased=True)
         else:
             self.back(job, now, item.delay)
         return Answer.OK
@@ -251,7 +251,7 @@ class Model(ModelRules):
         if job.cancel_requested:
             self.finish(job, now, State.CANCELLED, retain)
         elif job.new.max_stalls == 0 or job.stalls > job.new.max_stalls or job.shared_stalls > 10:
-            self.die(job, now, reason)
+            self.die(job, now, reason, leased=True)
         else:
             job.expires_at = None
             self.back(job, now)
@@ -393,14 +393,17 @@ class Model(ModelRules):
             raise Refused(StateConflict)
         del self.letters[job.logical]
         self.let_go(job, now, "discarded")
+        self.refill()
         return letter.count
 
     def pause(self, pause: Pause) -> None:
         self.paused.add((pause.queue, pause.group, pause.task))
         self.refill()
 
-    def resume(self, pause: Pause) -> bool:
+    def resume(self, pause: Pause, skip_dead: bool) -> bool:
         found = (pause.queue, pause.group, pause.task) in self.paused
+        for job in self.those(State.DEAD, queue=pause.queue, group=pause.group) if skip_dead and pause.group else ():
+            found, job.held = found or job.held, False
         self.paused.discard((pause.queue, pause.group, pause.task))
         self.refill()
         return found

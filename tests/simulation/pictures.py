@@ -47,7 +47,7 @@ def jobs_of_store(tables: Tables) -> dict[str, Row]:
 def _job_of_store(row: Row) -> Row:
     running, state = row["state"] == "running", row["state"]
     seen = {name: row[name] for name in AS_STORED}
-    seen["held"] = bool(row["held"]) if state in LIVE else None
+    seen["held"] = bool(row["held"]) if state in (*LIVE, "dead") else None
     seen["begun"] = bool(row["begun"]) if running else None
     seen["cancel_requested"] = bool(row["cancel_requested"]) if running else None
     seen["call"] = row["claim_call"] if running else None
@@ -67,7 +67,7 @@ def _job_of_model(model: Model, job: ModelJob) -> Row:
     seen = {name: getattr(job.new if name in called else job, name, None) for name in AS_STORED}
     seen["state"] = state
     seen["worker"] = None if ticket is None else ticket.worker
-    seen["held"] = job.held if state in LIVE else None
+    seen["held"] = job.held if state in (*LIVE, "dead") else None
     seen["begun"] = None if ticket is None else job.begun
     seen["cancel_requested"] = None if ticket is None else job.cancel_requested
     seen["call"] = None if ticket is None else ticket.call
@@ -172,7 +172,7 @@ def check_groups(tables: Tables, limits: Mapping[tuple[str, str], int]) -> None:
     for (queue, group), limit in limits.items():
         members = [row for row in tables["jobs"] if (row["queue"], row["group"]) == (queue, group)]
         states = Counter(row["state"] for row in members)
-        held = sum(row["state"] == "scheduled" and bool(row["held"]) for row in members)
+        held = sum(row["state"] in ("scheduled", "dead") and bool(row["held"]) for row in members)
         in_play = states["ready"] + states["running"] + held
         # what runs or backs off while a limit is lowered may exceed it; then nothing more is let in
         assert in_play <= max(limit, states["running"] + held), f"{queue}/{group}: {in_play} in play, limit {limit}"

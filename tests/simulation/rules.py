@@ -60,6 +60,11 @@ class ModelRules:
     def strict(self, queue: str) -> bool:
         return queue not in self.rules or self.rules[queue].group_order == "strict"
 
+    def stops(self, job: ModelJob) -> bool:
+        """Does its death at the end of a lease stop its group?"""
+        rule = self.rules.get(job.new.queue)
+        return job.group is not None and self.strict(job.new.queue) and rule is not None and rule.on_dead == "stop"
+
     def limit(self, queue: str, group: str) -> int:
         if (queue, group, None) in self.paused:
             return 0
@@ -71,7 +76,7 @@ class ModelRules:
         return sorted({(job.new.queue, job.group) for job in self.jobs.values() if job.group is not None})
 
     def in_play(self, queue: str, group: str) -> list[ModelJob]:
-        return [job for job in self.those(*LIVE, queue=queue, group=group) if job.in_play]
+        return [job for job in self.those(*LIVE, State.DEAD, queue=queue, group=group) if job.in_play]
 
     def lane(self, job: ModelJob) -> int:
         return 2 if (None, None, job.new.task) in self.paused else int(job.group is not None)
@@ -155,9 +160,10 @@ class ModelRules:
 
     def let_go(self, job: ModelJob, now: float, reason: str) -> None:
         job.reason, job.prune_at = reason, max(now + TEN_MINUTES, job.window_ends_at)
+        job.held = False
 
-    def die(self, job: ModelJob, now: float, reason: str) -> None:
-        job.state, job.ticket, job.held = State.DEAD, None, False
+    def die(self, job: ModelJob, now: float, reason: str, *, leased: bool = False) -> None:
+        job.state, job.ticket, job.held = State.DEAD, None, leased and self.stops(job)
         job.finished_at, job.prune_at, job.reason = now, None, reason
         job.holds_key = job.holds_key and bool(job.new.key_window)
         old = self.letters.get(job.logical)

@@ -89,7 +89,7 @@ class ModelJob:
 
     @property
     def in_play(self) -> bool:
-        return self.state in (State.READY, State.RUNNING) or (self.state is State.SCHEDULED and self.held)
+        return self.state in (State.READY, State.RUNNING) or (self.state in (State.SCHEDULED, State.DEAD) and self.held)
 
 
 @dataclass

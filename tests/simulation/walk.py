@@ -107,6 +107,7 @@ class Walk(Asking):
     def begin_with_work(self, drawn: list[dict[str, Any]], relaxed: bool) -> None:
         if relaxed:
             self.declare(QueueRule(name="a", group_limit=2, group_order="relaxed"))
+        self.declare(QueueRule(name="b", on_dead="stop"))
         self.enqueue(drawn)
 
     # ------------------------------------------------------------------ choosing
@@ -359,7 +360,10 @@ class Walk(Asking):
     def turn_a_knob(self, knob: str, pick: int, queue: str, limit: int | None) -> None:
         if knob == "declare":
             order = "relaxed" if limit else "strict"
-            self.declare(QueueRule(name=queue, group_limit=limit or 1, group_order=order))  # type: ignore[arg-type]
+            on_dead = "stop" if limit is None else "skip"
+            self.declare(
+                QueueRule(name=queue, group_limit=limit or 1, group_order=order, on_dead=on_dead)  # type: ignore[arg-type]
+            )
         elif knob == "limit":
             group = GROUPS[pick % len(GROUPS)]
             self.ask(
@@ -374,8 +378,11 @@ class Walk(Asking):
             self.ask(lambda: self.model.pause(pause), lambda store, _: store.pause(pause, now=self.now))
         else:
             active = [pause for pause in PAUSES if (pause.queue, pause.group, pause.task) in self.model.paused]
-            pause = (active or PAUSES)[pick % len(active or PAUSES)]
-            self.ask(lambda: self.model.resume(pause), lambda store, _: store.resume(pause, now=self.now))
+            pause, skip = (active or PAUSES)[pick % len(active or PAUSES)], limit is None
+            self.ask(
+                lambda: self.model.resume(pause, skip),
+                lambda store, _: store.resume(pause, now=self.now, skip_dead=skip),
+            )
 
     def declare(self, told: QueueRule) -> None:
         self.ask(lambda: self.model.declare(told), lambda store, _: store.declare([told], now=self.now))

@@ -13,9 +13,10 @@ R2. Batches return one result per item, in order. A refused item changes nothing
 R3. Fencing. A write to a lease names (id, token). If the job is not running under exactly that token, the result is
   `Answer.LOST` and a dump of the store is the same as before. If another session has locked the row, the result is
   `Answer.BUSY` and nothing about this lease has changed; the other items of the batch are applied.
-R4. A group's jobs in play are counted from the jobs: ready + running + (scheduled and held). `held` is set when a lease
-  of a *strict* group ends without finishing the job (retry, snooze, release, stall). It marks the head of the group,
-  which goes first when the group is refilled and occupies the group's slot while it is scheduled.
+R4. A group's jobs in play are counted from the jobs: ready + running + (scheduled or dead, and held). `held` is set
+  when a lease of a *strict* group ends without finishing the job (retry, snooze, release, stall). It marks the head of
+  the group, which goes first when the group is refilled and occupies the group's slot while it is scheduled. A dead job
+  is held if it stops its group (R95).
 R5. expires_at is cleared when an attempt ends and the job continues: the job was claimed in time.
 R6. Refill. Every grouped job becomes claimable the same way: it is `waiting`, then REFILL makes as many waiting jobs
   ready as the group has room for. room = limit − in play; order: held first, then priority (high first), then seq. If
@@ -323,6 +324,14 @@ class Backend(Reader):
         R42. If cancellation was requested, any outcome except `cancelled` and `stalled` returns CANCELLED.
         R43. Accepted after the deadline as long as nobody recovered the lease. The store fills in the failure's at,
         attempt, fence, worker and started_at. Affected groups are refilled in the same step.
+        R95. If the queue's rule has on_dead "stop", a job of a strict group that dies at the end of its lease (settled
+        as buried, or one stall too many, whoever found it) is held: it stays in play, so the group stops. A job that
+        ends without a lease (expired, an operator's bury, because of a parent) or otherwise than dead stops nothing.
+        Only the rule at the time of death counts: a later change neither stops a group nor frees it.
+        R96. A stopped group goes on once its dead job is revived or retried, by whomever (it is waiting and held, so it
+        goes first), no longer holds its letter (discarded, superseded, pruned), is deleted, or is passed by `resume`;
+        the group is refilled in the same step. On PostgreSQL, if another session is working on that group and the dead
+        job was superseded or pruned, the refill is left to that session or the next sweep.
         """
         return list((await self.exchange(settlements, (), None, now)).answers)
 
@@ -476,10 +485,12 @@ class Backend(Reader):
         """Pause a queue (no claims), a group (ready jobs withdrawn) or a task (ready jobs parked). Idempotent."""
 
     @abstractmethod
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
         """End that pause (same queue, queue + group, or task); for a queue its slow-down, too. A group is refilled.
 
-        Returns False if there was neither.
+        R97. With skip_dead a group goes on without the dead jobs that stop it (R95), which stay dead, with their
+        letters, and are no longer held. Without it, the end of a pause leaves the group stopped.
+        Returns False if there was nothing to end.
         """
 
     @abstractmethod

@@ -144,7 +144,7 @@ class Reader(ABC):
 
     @abstractmethod
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        """Groups with unfinished jobs, an override or a pause, by queue and name."""
+        """Groups with unfinished jobs, an override or a pause, and those a dead job stops, by queue and name."""
 
     @abstractmethod
     async def waking(self, queues: Sequence[str]) -> bool:
@@ -221,6 +221,7 @@ def queue_records(
                 group_order=rule.group_order,
                 group_rate=rule.group_rate,
                 aging=rule.aging,
+                on_dead=rule.on_dead,
                 declared=name in declared,
                 limit=rule.limit,
                 rate=rule.rate,

@@ -141,6 +141,7 @@ def queue_document(queue: QueueRecord) -> dict[str, Any]:
         "group_order": queue.group_order,
         "group_rate": rate_word(queue.group_rate),
         "aging": queue.aging,
+        "on_dead": queue.on_dead,
         "declared": queue.declared,
         **limits_document(queue.limit, queue.rate, queue.override, queue.flow),
         "pause": pause_document(queue.pause),
@@ -240,6 +241,7 @@ def group_document(group: GroupRecord) -> dict[str, Any]:
         "counts": dict(group.counts),
         "capped": list(group.capped),
         "head": group.head,
+        "stopped_by": group.stopped_by,
     }
 
 

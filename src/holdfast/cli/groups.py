@@ -25,7 +25,7 @@ from .session import Session, session_options, without_ls
 @click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
 def groups(session: Session, words: tuple[str, ...], limit: int) -> int:
-    """List groups with unfinished jobs, an override or a pause."""
+    """List groups with unfinished jobs, an override or a pause, and those stopped by a dead job."""
     words = without_ls(words)
     if len(words) > 1:
         raise click.UsageError("give one queue, or none for all.")
@@ -61,13 +61,19 @@ def groups(session: Session, words: tuple[str, ...], limit: int) -> int:
 
 def _note(group: GroupRecord, now: float) -> str:
     if group.pause is not None:
-        return pause_note(group.pause)
+        return ", ".join(filter(None, (pause_note(group.pause), _stop(group))))
+    if group.stopped_by is not None:
+        return _stop(group)
     notes = [] if group.override is None else [f"override {limit_word(group.override)}"]
     if group.rate_override is not None:
         notes.append(f"override {group.rate_override}")
     if group.flow is not None and group.flow.wakes_at is not None:
         notes.append(f"next {ago(group.flow.wakes_at, now)}")
     return ", ".join(notes)
+
+
+def _stop(group: GroupRecord) -> str:
+    return "" if group.stopped_by is None else f"stopped by dead job {group.stopped_by}"
 
 
 @click.command()
@@ -106,6 +112,7 @@ def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, r
             ("rate", None if found.rate is None else f"{found.rate}{rate_override}"),
             ("next may start", ago(wakes_at, now)),
             ("pause", pause_note(found.pause)),
+            ("stopped by", None if found.stopped_by is None else f"{found.stopped_by} (dead)"),
             ("head", found.head),
             ("unfinished", ", ".join(f"{found.number(state)} {state}" for state in found.counts) or "none"),
         ]

@@ -224,11 +224,14 @@ def pause(session: Session, queue: str | None, group: str | None, task: str | No
 
 @click.command()
 @_what
+@click.option("--skip-dead", is_flag=True, help="Let a group go on without the dead job that stops it.")
 @session_options
-def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
-    """End a pause; for a queue, its slow-down as well."""
+def resume(session: Session, queue: str | None, group: str | None, task: str | None, skip_dead: bool) -> int:
+    """End a pause; for a queue, its slow-down as well; for a group, with --skip-dead, its stop by a dead job."""
     _one_thing(queue, group, task)
-    return resume_it(session, make_pause(queue, group, task))
+    if skip_dead and group is None:
+        raise click.UsageError("--skip-dead is about one group: say --queue QUEUE --group GROUP.")
+    return resume_it(session, make_pause(queue, group, task), skip_dead=skip_dead)
 
 
 def pause_it(session: Session, wanted: Pause) -> int:
@@ -246,15 +249,19 @@ def pause_it(session: Session, wanted: Pause) -> int:
     return Exit.DONE
 
 
-def resume_it(session: Session, wanted: Pause) -> int:
-    """End its pause or slow-down, and report whether there was one."""
+def resume_it(session: Session, wanted: Pause, *, skip_dead: bool = False) -> int:
+    """End its pause, slow-down or stop, and report whether there was one."""
     with session.store() as app:
         session.announce(app)
-        was = app.resume(queue=wanted.queue, group=wanted.group, task=wanted.task)
+        was = app.resume(queue=wanted.queue, group=wanted.group, task=wanted.task, skip_dead=skip_dead)
         if session.as_json:
             session.print.document({"store": app.safe_url, "resumed": was})
-        else:
-            session.print.line(f"resumed {_named(wanted)}." if was else f"{_named(wanted)} was {_going(wanted)}.")
+            return Exit.DONE
+        session.print.line(f"resumed {_named(wanted)}." if was else f"{_named(wanted)} was {_going(wanted)}.")
+        if wanted.queue is not None and wanted.group is not None:
+            dead = app.groups.get(wanted.queue, wanted.group).stopped_by
+            if dead is not None:
+                session.print.note(f"it is stopped by dead job {dead}: revive or discard that, or add --skip-dead.")
     return Exit.DONE
 
 

@@ -70,7 +70,8 @@ def queues(ctx: click.Context, session: Session) -> int:
 def _groups(queue: QueueRecord, prefetch: int) -> str:
     rate = "" if queue.group_rate is None else f" {queue.group_rate}"
     together = f", prefetch {prefetch}" if prefetch > 1 else ""
-    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}{together}"
+    stops = ", stops at a dead job" if queue.on_dead == "stop" else ""
+    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}{together}{stops}"
 
 
 def _prefetch_by_queue(workers: Iterable[WorkerRecord]) -> dict[str, int]:

@@ -74,7 +74,11 @@ def look(app: Holdfast) -> Scene:
     """Read everything that is shown; each read is bounded."""
     running: list[Job[Any]] = list(app.jobs(states=(State.RUNNING,), limit=RUNNING_LOOKED_AT_MAX))
     stats = app.stats("queue", since=RATE_SECONDS)
-    groups = [group for group in app.groups.list(limit=GROUPS_LOOKED_AT_MAX) if group.counts or group.pause]
+    groups = [
+        group
+        for group in app.groups.list(limit=GROUPS_LOOKED_AT_MAX)
+        if group.counts or group.pause or group.stopped_by
+    ]
     return Scene(
         url=app.safe_url,
         now=app.now().timestamp(),
@@ -160,7 +164,7 @@ def rows_of(scene: Scene, section: str) -> tuple[Row, list[Row]]:
                     *(group.number(state) for state in (State.WAITING, State.READY, State.RUNNING)),
                     str(group.limit),
                     (group.head or "")[-ID_SHOWN:],
-                    "paused" if group.pause else "",
+                    "paused" if group.pause else "stopped" if group.stopped_by else "",
                 )
                 for group in scene.groups
             ]

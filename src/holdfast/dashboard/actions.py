@@ -313,8 +313,9 @@ async def _pause(changes: Changes, target: Target) -> Outcome:
 
 async def _resume(changes: Changes, target: Target) -> Outcome:
     named = _target(target)
-    await changes.resume(named)
-    return Outcome(f"Resumed {_shown(named)}.", command("holdfast", "resume", *_flags(named)))
+    await changes.resume(named, skip_dead=target.skip_dead)
+    more = ["--skip-dead"] if target.skip_dead else []
+    return Outcome(f"Resumed {_shown(named)}.", command("holdfast", "resume", *_flags(named), *more))
 
 
 async def _limit(changes: Changes, target: Target) -> Outcome:

@@ -64,6 +64,7 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Text = ""
     limit: Text = ""  # a number, `none` to lift it, `reset` for the code's own; empty leaves it
     rate: Text = ""  # such as 5/s
+    skip_dead: bool = False  # resume a group without the dead job that stops it
 
 
 class QueueName(Struct, frozen=True, forbid_unknown_fields=True):

@@ -199,6 +199,7 @@ class GroupDocument(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     capped: list[str]
     head: str | None
+    stopped_by: str | None
     pause: PauseDocument | None
 
 
@@ -377,6 +378,7 @@ def group_document(group: GroupRecord) -> GroupDocument:
         counts=dict(group.counts),
         capped=list(group.capped),
         head=group.head,
+        stopped_by=group.stopped_by,
         pause=pause_document(group.pause),
     )
 

@@ -100,6 +100,8 @@ def _turn(scene: Scene) -> list[Gate]:
     if scene.job.group is None or group is None:
         return []
     held = f"{group.number('running')} running, {group.number('ready')} ready, limit {_limit(group.limit)}"
+    if group.stopped_by is not None:
+        return [Gate(name="Its group is stopped", text=f"by dead job {group.stopped_by}", open=False)]
     if scene.job.state is State.WAITING:
         return [Gate(name="Its group has no room", text=held, open=False)]
     return [Gate(name="It is its group's turn" if scene.job.state is State.READY else "Its group", text=held)]

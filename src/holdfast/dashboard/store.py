@@ -337,8 +337,9 @@ class Changes:
     async def pause(self, target: Mapping[str, str], reason: str) -> None:
         await self._app.apause(**target, reason=reason, by=self._by)
 
-    async def resume(self, target: Mapping[str, str]) -> None:
-        await self._app.aresume(**target)
+    async def resume(self, target: Mapping[str, str], *, skip_dead: bool = False) -> None:
+        queue, group, task = (target.get(name) for name in ("queue", "group", "task"))
+        await self._app.aresume(queue=queue, group=group, task=task, skip_dead=skip_dead)
 
     async def limit(self, target: Mapping[str, str], limit: Any, rate: Any) -> None:
         """Override a limit and a rate: a value, UNLIMITED to lift it, RESET for the code's own, UNSET to leave it."""

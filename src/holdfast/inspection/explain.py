@@ -161,7 +161,12 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     if pause is not None:
         summary = f"Its group {job.group!r} is {_paused(pause, scene.now)}."
         steps = [f"Resume the group: {_resumed(job)}."]
-        return _explanation(scene, summary, _obstacles(scene), steps)
+        return _explanation(scene, summary, [*_stop(group), *_obstacles(scene)], steps)
+    if group.stopped_by is not None:
+        dead = await backend.get(group.stopped_by)
+        task = "" if dead is None else f" ({dead.task})"
+        summary = f'Its group {job.group!r} is stopped by job {group.stopped_by}{task}, which died (on_dead="stop").'
+        return _explanation(scene, summary, _obstacles(scene), _ways_on(job, group.stopped_by))
     more = "+" if _IN_PLAY.intersection(group.capped) else ""
     ahead = f"{sum(group.counts.get(state, 0) for state in _IN_PLAY)}{more}"
     limit = "none" if group.limit >= UNLIMITED else group.limit
@@ -303,6 +308,9 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         if letter.revive_at is not None:
             reasons.append(f"It will be revived automatically {_when(letter.revive_at, scene.now)}.")
         steps.append(f"It runs again only if revived: `holdfast dead revive {job.id}`.")
+        if job.held:
+            reasons.append(f'Its group {job.group!r} is stopped until somebody acts (on_dead="stop").')
+            steps = _ways_on(job, job.id)
     elif job.reason == "discarded":
         steps.append(f"`holdfast retry {job.id}` runs it again with fresh budgets.")
     return _explanation(scene, f"It died{since}: {why}.", reasons, steps)
@@ -384,6 +392,20 @@ def _paused(pause: Pause, now: float) -> str:
     by = f" by {pause.by}" if pause.by else ""
     because = f' because "{pause.reason}"' if pause.reason else ""
     return f"paused{by} since {_when(pause.paused_at, now)}{because}"
+
+
+def _stop(group: GroupRecord) -> list[str]:
+    """What else stops a group that is paused."""
+    return [] if group.stopped_by is None else [f"Apart from that, dead job {group.stopped_by} stops it."]
+
+
+def _ways_on(job: JobRecord, dead: str) -> list[str]:
+    """How a group goes on that a dead job stops."""
+    return [
+        f"Run it again, before all others of its group: `holdfast dead revive {dead}`.",
+        f"Or give it up: `holdfast dead discard {dead}`.",
+        f"Or go on without it and keep its dead letter: {_resumed(job)[:-1]} --skip-dead`.",
+    ]
 
 
 def _resumed(job: JobRecord) -> str:

@@ -63,7 +63,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     @property
     def in_play(self) -> bool:
         """Whether it takes one of its group's slots."""
-        return self.state in (State.READY, State.RUNNING) or (self.state is State.SCHEDULED and self.held)
+        return self.state in (State.READY, State.RUNNING) or (self.state in (State.SCHEDULED, State.DEAD) and self.held)
 
     @property
     def maybe_replaced(self) -> bool:

@@ -17,7 +17,7 @@ from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_queue, plain, renamed, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
-from ..records import SHARDS_MAX, GroupOrder, QueueRule
+from ..records import SHARDS_MAX, GroupOrder, OnDead, QueueRule
 from .special import RESET, Special
 
 Duration = float | timedelta
@@ -107,6 +107,7 @@ class QueueOptions:
     aging: float | timedelta | None = None
     shards: int = 1
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
+    on_dead: OnDead = "skip"  # "stop": a strict group stops at a job that dies until somebody acts
 
     def __post_init__(self) -> None:
         check_queue(self.name)
@@ -123,6 +124,12 @@ class QueueOptions:
             raise ConfigurationError(
                 f"queue {self.name!r}: group_prefetch={self.group_prefetch} is for group_order='strict'; jobs of a "
                 "relaxed group need not wait for one another."
+            )
+        one_of(self.on_dead, "on_dead=", get_args(OnDead))
+        if self.on_dead == "stop" and self.group_order == "relaxed":
+            raise ConfigurationError(
+                f"queue {self.name!r}: on_dead='stop' is for group_order='strict'; jobs of a relaxed group need not "
+                "wait for one another."
             )
         if self.group_limit != 1 and self.group_order == "strict":
             raise ConfigurationError(
@@ -141,6 +148,7 @@ class QueueOptions:
             group_rate=optional_rate(self.group_rate, "group_rate="),
             aging=_aging(self.aging),
             group_prefetch=self.group_prefetch,
+            on_dead=self.on_dead,
         )
 
 

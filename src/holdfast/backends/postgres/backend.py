@@ -469,8 +469,9 @@ class PostgresBackend(Backend):
             "pause.call", **scope(pause, "a pause"), reason=reason, by=by, step=self.rule_step_max, now=now
         )
 
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        found = bool(await self._write("pause.resume", **scope(pause, "a pause"), step=self.rule_step_max, now=now))
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
+        values = {**scope(pause, "a pause"), "skip_dead": skip_dead, "step": self.rule_step_max}
+        found = bool(await self._write("pause.resume", **values, now=now))
         self._watching().tell([EVERY_QUEUE])
         return found
 

@@ -239,8 +239,9 @@ async def groups(
             counts={state: min(number, GROUP_COUNT_MAX) for state, number in (counts or {}).items()},
             capped=tuple(state for state, number in (counts or {}).items() if number > GROUP_COUNT_MAX),
             head=head,
+            stopped_by=stopped_by,
         )
-        for of, group, most, override, rate, rate_override, flow, strict, counts, head in found
+        for of, group, most, override, rate, rate_override, flow, strict, counts, head, stopped_by in found
     ]
 
 

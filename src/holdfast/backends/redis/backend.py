@@ -415,8 +415,8 @@ class RedisBackend(Backend):
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling().pause(pause, self.rule_step_max, now)
 
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._ruling().resume(pause, self.rule_step_max, now)
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
+        return await self._ruling().resume(pause, self.rule_step_max, now, skip_dead=skip_dead)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         await self._ruling().limit(override, self.rule_step_max, now)

@@ -187,7 +187,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "SERVER": ("process", "node", "shard"),  # ids
     "RATE": ("count", "seconds", "burst"),
     "FLOW": ("spent_until", "shut_until", "wakes_at"),  # a rate's state (GCRA): TAT, end of a slow-down, wake-up
-    "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging"),  # of a queue
+    # Of a queue. Those without an on_dead of their own are stored without it, as before there was one.
+    "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging", "on_dead"),
     "TASK": ("limit", "rate", "apart", "retain_count", "retain_dead", "retain_dead_count"),  # a task's rule
     "OVERRIDE": ("limit", "rate", "apart"),
     "NAMED": ("name", "rule"),

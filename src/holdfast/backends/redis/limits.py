@@ -63,7 +63,8 @@ def _stored(layout: str, struct: msgspec.Struct) -> tuple[Any, ...]:
 
 
 def queue_rule(rule: QueueRule) -> tuple[Any, ...]:
-    return _stored("RULE", replace(rule, group_limit=1) if rule.group_order == "strict" else rule)
+    stored = _stored("RULE", replace(rule, group_limit=1) if rule.group_order == "strict" else rule)
+    return stored if rule.on_dead == "stop" else stored[:-1]
 
 
 def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
@@ -111,9 +112,10 @@ def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
 
 
 def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
-    return msgspec.convert(
-        {"name": name.decode(), **_values("RULE", codec.unpack(packed))}, QueueRule, from_attributes=True
-    )
+    stored = codec.unpack(packed)
+    if len(stored) == len(LAYOUTS["RULE"]) - 1:
+        stored = [*stored, "skip"]
+    return msgspec.convert({"name": name.decode(), **_values("RULE", stored)}, QueueRule, from_attributes=True)
 
 
 def task_rules(flat: Sequence[bytes]) -> list[TaskRule]:
@@ -184,6 +186,7 @@ def group(line: Mapping[str, Any]) -> GroupRecord:
         pause=_pause(line["pause"], queue, name),
         counts={state.value: line[state] for state in _UNFINISHED if line[state]},
         head=_or_none(line["head"]),
+        stopped_by=_or_none(line["stopped_by"]),
     )
 
 
@@ -269,10 +272,10 @@ class LimitVerbs:
         return float(until)
 
     async def pause(self, pause: Pause, step: int, now: float | None) -> None:
-        await self._run("pause", now, *_checked(pause, "a pause"), codec.named(pause), step)
+        await self._run("pause", now, *_checked(pause, "a pause"), codec.named(pause), False, step)
 
-    async def resume(self, pause: Pause, step: int, now: float | None) -> bool:
-        [changed] = await self._run("pause", now, *_checked(pause, "a pause"), None, step)
+    async def resume(self, pause: Pause, step: int, now: float | None, *, skip_dead: bool) -> bool:
+        [changed] = await self._run("pause", now, *_checked(pause, "a pause"), None, skip_dead, step)
         return bool(changed)
 
 

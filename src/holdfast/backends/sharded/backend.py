@@ -318,8 +318,8 @@ class ShardedBackend(ShardedReader, Backend):
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling.pause(pause, now)
 
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._ruling.resume(pause, now)
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
+        return await self._ruling.resume(pause, now, skip_dead=skip_dead)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         await self._ruling.limit(override, now)

@@ -262,9 +262,10 @@ class LimitVerbs:
         await (await self._home()).pause(pause, now)
         await self._at_all(await self._concerned(pause, now), lambda store: store.pause(pause, now))
 
-    async def resume(self, pause: Pause, now: float | None) -> bool:
+    async def resume(self, pause: Pause, now: float | None, *, skip_dead: bool) -> bool:
         ended = await (await self._home()).resume(pause, now)
-        there = await self._at_all(await self._concerned(pause, now), lambda store: store.resume(pause, now))
+        concerned = await self._concerned(pause, now)
+        there = await self._at_all(concerned, lambda store: store.resume(pause, now, skip_dead=skip_dead))
         return ended or any(there)
 
     async def _concerned(self, pause: Pause, now: float | None) -> list[str]:

@@ -259,8 +259,9 @@ class SqliteVerbs(Backend):
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._write("pause", lambda tx: limits.pause(tx, pause, self.rule_step_max), now)
 
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._write("resume", lambda tx: limits.resume(tx, pause, self.rule_step_max), now)
+    async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
+        step = self.rule_step_max
+        return await self._write("resume", lambda tx: limits.resume(tx, pause, step, skip_dead=skip_dead), now)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         await self._write("limit", lambda tx: limits.limit(tx, override, self.rule_step_max), now)

@@ -34,7 +34,7 @@ _FLOW = SQL["slow_down.flow"]
 Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
-_UNDECLARED = ("strict", 1, None, None, None, None)  # the rule of a queue without one, in the order of limit.queue
+_UNDECLARED = ("strict", 1, None, None, None, None, "skip")  # a queue without a rule, in the order of limit.queue
 _NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 _COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
 
@@ -48,6 +48,7 @@ class Queue(NamedTuple):
     aging: float | None = None
     limit: int = UNLIMITED
     rate: Rate | None = None
+    stops: bool = False  # a dead job stops its strict group
 
 
 class Task(NamedTuple):
@@ -139,14 +140,14 @@ class Rules:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
         if row is None and not self._queue_overrides:
             return Queue()
-        order, group_limit, group_rate, aging, limit, rate = row or _UNDECLARED
+        order, group_limit, group_rate, aging, limit, rate, on_dead = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
             limit_override, rate_override = self._override("queue", name, "")
             limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
-        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate))
+        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), on_dead == "stop")
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
@@ -162,6 +163,10 @@ class Rules:
 
     def strict(self, queue: str, group: str) -> bool:
         return self.order(queue, group) == "strict"
+
+    def stops(self, queue: str, group: str | None) -> bool:
+        """Whether a job of this group that dies at the end of its lease stops the group (R95)."""
+        return group is not None and self.queue(queue).stops and self.strict(queue, group)
 
     def order(self, queue: str, group: str) -> GroupOrder:
         return formulas.group_order(group, "strict" if self.queue(queue).strict else "relaxed")

@@ -46,7 +46,7 @@ def queue_row(rule: QueueRule) -> tuple[Any, ...]:
     """A rule as stored; strict implies a group limit of 1."""
     group_limit = 1 if rule.group_order == "strict" else rule.group_limit
     place = (rule.name, group_limit, rule.group_order, rule.limit)
-    return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging)
+    return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging, rule.on_dead)
 
 
 def task_row(rule: TaskRule) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
 
 def _of_groups(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """The columns of a queue's rule that apply to its groups: limit, order, rate."""
-    _, group_limit, group_order, _, _, group_rate, _ = row
+    _, group_limit, group_order, _, _, group_rate, *_ = row
     return group_limit, group_order, group_rate
 
 
@@ -178,11 +178,12 @@ def _store_pause(tx: Transaction, place: Place, wanted: Pause) -> None:
     tx.cursor.execute(SQL["pause.store"], (*place, wanted.reason, wanted.by, tx.now))
 
 
-def resume(tx: Transaction, wanted: Pause, step: int) -> bool:
+def resume(tx: Transaction, wanted: Pause, step: int, *, skip_dead: bool) -> bool:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(wanted, "a pause")
     slowed = tx.cursor.execute(SQL["slow_down.open"], (*place, tx.now)).rowcount > 0
-    if tx.cursor.execute(SQL["pause.there"], place).fetchone() is None and not slowed:
+    passed = skip_dead and tx.cursor.execute(SQL["pause.skip_dead"], (queue, name)).rowcount > 0
+    if tx.cursor.execute(SQL["pause.there"], place).fetchone() is None and not slowed and not passed:
         return False
     if kind == "task":
         with _lane_of(tx, name):

@@ -12,7 +12,6 @@ from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
 from ...records import AUTOMATIC, DeadLetter, JobRecord
 from ...rollups import Rollup
-from ..formulas import prune_at
 from . import enqueue, history, read, settle
 from .codec import SQL, logical_name, state_of, with_failure
 from .connection import Transaction
@@ -210,7 +209,8 @@ def discard(tx: Transaction, job_id: str, by: str = "") -> DeadLetter:
     if job is not None and job["state"] != State.DEAD:
         raise state_conflict(job_id, "discard", job["state"])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
-    tx.cursor.execute(SQL["discard.job"], (prune_at(tx.now, 0.0, None), job_id))
+    settle.let_go(tx, job_id, "discarded")
     if job is not None:
         settle.mark(tx, job["seq"], "discard", by=by)
+    tx.close()
     return letter

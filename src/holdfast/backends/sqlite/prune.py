@@ -27,7 +27,9 @@ def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
         before = tx.now - max(older_than, REMEMBER_SECONDS_MIN)
         rows = tx.cursor.execute(SQL["prune.older"], (before, tx.now, limit)).fetchall()
     gone = _remove(tx, rows)
-    return gone + _prune_by_rule(tx, limit - gone)
+    gone += _prune_by_rule(tx, limit - gone)
+    tx.close()
+    return gone
 
 
 def _remove(tx: Transaction, rows: Rows) -> int:
@@ -64,5 +66,9 @@ def _prune_by_rule(tx: Transaction, limit: int) -> int:
 def _remove_dead(tx: Transaction, rows: list[tuple[int, str]]) -> int:
     may_go = {*dependencies.without_needed(tx, [seq for seq, _ in rows])}
     rows = [row for row in rows if row[0] in may_go]
-    tx.cursor.executemany(SQL["discard.letter"], [(job_id,) for _, job_id in rows])
+    for _, job_id in rows:
+        tx.cursor.execute(SQL["discard.letter"], (job_id,))
+        stopped = tx.cursor.execute(SQL["bury.held"], (job_id,)).fetchone()
+        if stopped is not None:
+            tx.touch(*stopped)
     return _remove(tx, [(seq,) for seq, _ in rows])

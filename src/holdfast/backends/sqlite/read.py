@@ -348,8 +348,11 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
             rate=rate_of(rate),
             group_rate=rate_of(group_rate),
             aging=aging,
+            on_dead="stop" if on_dead == "stop" else "skip",
         )
-        for name, group_limit, group_order, limit, rate, group_rate, aging in cursor.execute(SQL["read.queues"])
+        for name, group_limit, group_order, limit, rate, group_rate, aging, on_dead in cursor.execute(
+            SQL["read.queues"]
+        )
     ]
 
 
@@ -400,18 +403,28 @@ def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> Group
         counts={state: min(number, GROUP_COUNT_MAX) for state, number in counts if number},
         capped=tuple(state for state, number in counts if number > GROUP_COUNT_MAX),
         head=_head(cursor, queue, name),
+        stopped_by=_in_play(cursor, queue, name, "dead"),
     )
 
 
 def _head(cursor: sqlite3.Cursor, queue: str, name: str) -> str | None:
-    """The job whose turn it is: running, else ready, else the head in its back-off, else the next one."""
-    in_play = [("read.group_in_play", (state, GROUP_COUNT_MAX)) for state in ("running", "ready", "scheduled")]
-    others = [("read.group_waiting", ()), ("read.group_scheduled", (GROUP_COUNT_MAX,))]
-    for statement, more in [*in_play, *others]:
+    """The job whose turn it is: running, else ready, else the head in its back-off, else the dead one that stops the
+    group, else the next one."""
+    for state in ("running", "ready", "scheduled", "dead"):
+        found = _in_play(cursor, queue, name, state)
+        if found is not None:
+            return found
+    for statement, more in (("read.group_waiting", ()), ("read.group_scheduled", (GROUP_COUNT_MAX,))):
         row = cursor.execute(SQL[statement], (queue, name, *more)).fetchone()
         if row is not None:
             return str(row[0])
     return None
+
+
+def _in_play(cursor: sqlite3.Cursor, queue: str, name: str, state: str) -> str | None:
+    """The first job of a group that is in play in this state."""
+    row = cursor.execute(SQL["read.group_in_play"], (queue, name, state, GROUP_COUNT_MAX)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:

@@ -348,7 +348,7 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
 def in_play(job: dict[str, Any]) -> bool:
     """Whether a job occupies a slot of its group; a job read as a lease is running."""
     state = job.get("state", State.RUNNING)
-    return state in (State.READY, State.RUNNING) or (state == State.SCHEDULED and bool(job["held"]))
+    return state in (State.READY, State.RUNNING) or (state in (State.SCHEDULED, State.DEAD) and bool(job["held"]))
 
 
 def finish(
@@ -364,6 +364,7 @@ def finish(
     retain: float = 86400.0,
 ) -> None:
     """End a job, and its lease if it had one. A dead job has no prune time: it holds its letter."""
+    died_running = state is State.DEAD and attempts > 0  # only a lease's end is an attempt
     values = {
         "state": state.value,
         "attempts": attempts,
@@ -373,6 +374,7 @@ def finish(
         "now": tx.now,
         "prune_at": None if state is State.DEAD else prune_at(tx.now, retain, None),
         "reason": reason,
+        "held": int(died_running and tx.rules.stops(job["queue"], job["grp"])),
         "errors": job["errors"],
         "seq": job["seq"],
         "counted": int(job["task"] in tx.rules.trimmed),
@@ -420,7 +422,7 @@ def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure 
         return
     earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
     if earlier_id != job["id"]:
-        execute(SQL["bury.supersede"], (prune_at(tx.now, 0.0, None), earlier_id))
+        let_go(tx, earlier_id, "superseded")
     past = codec.read_or(None, failure_of, error)
     earlier = PastDeath(
         job_id=earlier_id,
@@ -433,10 +435,19 @@ def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure 
     execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
 
 
+def let_go(tx: Transaction, job_id: str, reason: str) -> None:
+    """A dead job no longer holds its letter: it may be pruned, and a group that it stopped goes on."""
+    stopped = tx.cursor.execute(SQL["bury.held"], (job_id,)).fetchone()
+    tx.cursor.execute(SQL["bury.let_go"], (reason, prune_at(tx.now, 0.0, None), job_id))
+    if stopped is not None:
+        tx.touch(*stopped)
+
+
 def close_letters(tx: Transaction, logicals: Iterable[str]) -> None:
     """Success or cancellation closes a logical job's dead letter; an older job that held it may be pruned (R17)."""
     if tx.rules.any_letter:
-        names = list(logicals)
-        soonest = prune_at(tx.now, 0.0, None)
-        tx.cursor.executemany(SQL["settle.let_go"], [(soonest, logical) for logical in names])
-        tx.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in names])
+        for logical in logicals:
+            row = tx.cursor.execute(SQL["revive.letter_by_logical"], (logical,)).fetchone()
+            if row is not None:
+                let_go(tx, row[0], "superseded")
+                tx.cursor.execute(SQL["settle.close_letter"], (logical,))

@@ -185,7 +185,7 @@ def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
     shown = {(group.queue, group.name): group for group in groups}
     members: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for job in jobs:
-        if job["group"] is not None and job["state"] in LIVE:
+        if job["group"] is not None and (job["state"] in LIVE or job["held"]):
             members[job["queue"], job["group"]].append(job)
         elif job["state"] == State.WAITING:
             yield f"{job['id']} waits and has no group"
@@ -193,12 +193,15 @@ def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
         if name in shown:
             yield from (f"group {name}: {fault}" for fault in _in_play(shown[name], found))
         else:
-            yield f"group {name} has unfinished jobs and is not shown"
+            yield f"group {name} has unfinished jobs or is stopped, and is not shown"
+    for job in jobs:
+        if job["held"] and job["state"] in (State.SUCCEEDED, State.CANCELLED):
+            yield f"{job['id']} is {job['state']} and keeps its group's place"
 
 
 def _in_play(group: GroupRecord, found: list[Row]) -> Iterator[str]:
     count = Counter(job["state"] for job in found)
-    held = sum(1 for job in found if job["state"] == State.SCHEDULED and job["held"])
+    held = sum(1 for job in found if job["state"] in (State.SCHEDULED, State.DEAD) and job["held"])
     in_play = count[State.READY] + count[State.RUNNING] + held
     if count[State.READY] and in_play > group.limit:
         yield f"{in_play} in play, limit {group.limit}, {count[State.READY]} of them only ready"

@@ -265,6 +265,8 @@ class Walk:
         if self.dice.random() < 0.4:
             await self.world.backend.pause(pause, now=self.world.now)
             return pause
+        if self.dice.random() < 0.5 and pause.group is not None:
+            return await self.world.backend.resume(pause, now=self.world.now, skip_dead=True)
         return [await self.world.backend.resume(each, now=self.world.now) for each in await self._paused()]
 
     async def _paused(self) -> list[Pause]:
@@ -276,7 +278,8 @@ class Walk:
             limit = self._one(None, 1, 3)
             await self.world.backend.limit(Override(queue=queue, group=self._one("a", "b"), limit=limit), now=now)
             return limit
-        rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=self._one("strict", "relaxed"))
+        order, on_dead = self._one("strict", "relaxed"), self._one("skip", "stop")
+        rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=order, on_dead=on_dead)
         await self.world.backend.declare([rule], now=now)
         return rule
 
@@ -351,6 +354,7 @@ class FlowWalk(Walk):
             limit=self._one(None, None, 1, 3),
             rate=self._one(None, None, *RATES),
             aging=self._one(None, None, 3.0),
+            on_dead=self._one("skip", "stop"),
         )
         await self.world.backend.declare([rule], now=self.world.now)
         return rule

@@ -1,4 +1,4 @@
--- Version 9: jobs can wait for others.
+-- Version 9: jobs can wait for others, and a dead job can stop its group.
 
 CREATE TABLE holdfast.edges (                            -- the parents that a job waits for
     parent text COLLATE "C" NOT NULL,
@@ -22,3 +22,9 @@ CREATE TABLE holdfast.propagating (                      -- parents whose edges 
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     parent text COLLATE "C" NOT NULL UNIQUE
 );
+
+-- What becomes of a strict group when one of its jobs dies. A dead job that is held stops its group: it stays in play.
+ALTER TABLE holdfast.queues ADD COLUMN on_dead text NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'stop'));
+DROP INDEX holdfast.jobs_in_play;
+CREATE INDEX jobs_in_play ON holdfast.jobs (queue, grp)
+    WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held));

@@ -145,7 +145,7 @@ BEGIN
         INSERT INTO holdfast.ids (id, seq) VALUES (named, j.seq);
         INSERT INTO holdfast.remembered (id, until) VALUES (named, forget_at);
     END IF;
-    IF j.grp IS NOT NULL AND j.finished_at IS NULL THEN
+    IF j.grp IS NOT NULL AND (j.finished_at IS NULL OR j.held) THEN
         PERFORM holdfast.keep_up(at), holdfast.refill_groups(ARRAY[ROW(j.queue, j.grp)::holdfast.place], at);
     END IF;
     RETURN record;

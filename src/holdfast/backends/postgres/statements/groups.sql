@@ -47,10 +47,10 @@ RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
         WITH joining AS MATERIALIZED (
-            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more than there is room for
+            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- the rest follows by promote
                 SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
                 AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
-                ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX))) c
+                ORDER BY d.priority DESC, d.seq LIMIT CASE WHEN g.room > 0 THEN @READY_PER_GROUP_MAX ELSE 0 END) c
             JOIN holdfast.jobs j ON j.seq = c.seq
             WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
                           WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
@@ -62,7 +62,7 @@ END $$
 
 -- :: fragment in_play(j)
 -- Whether a job occupies a slot of its group.
-@j.grp IS NOT NULL AND (@j.state IN ('ready', 'running') OR (@j.state = 'scheduled' AND @j.held))
+@j.grp IS NOT NULL AND (@j.state IN ('ready', 'running') OR (@j.state IN ('scheduled', 'dead') AND @j.held))
 
 -- :: fragment group_order(j)
 -- The order in which the waiting jobs of a group become ready.
@@ -227,6 +227,23 @@ CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boo
     SELECT starts_with(grp, @SERIAL_PREFIX)
         OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
 $$
+
+-- :: function_stops
+-- Whether a job of this group that dies at the end of its lease stops the group (R95).
+CREATE OR REPLACE FUNCTION holdfast.stops(queued text, named text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT named IS NOT NULL AND EXISTS (SELECT FROM holdfast.queues WHERE name = queued AND on_dead = 'stop')
+        AND holdfast.is_strict(queued, named)
+$$
+
+-- :: function_go_on
+-- A group is no longer stopped by a dead job: refill it, unless somebody else works on it, whose next refill or sweep
+-- does. It does not wait for the group's lock, because the caller may have locked jobs already.
+CREATE OR REPLACE FUNCTION holdfast.go_on(queued text, named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF holdfast.try_group(queued, named) THEN
+        PERFORM holdfast.keep_up(at), holdfast.refill_groups(ARRAY[ROW(queued, named)::holdfast.place], at);
+    END IF;
+END $$
 
 -- :: function_limits
 CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])

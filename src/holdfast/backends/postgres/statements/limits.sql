@@ -21,9 +21,9 @@ $$
 -- :: function_rules_of
 CREATE OR REPLACE FUNCTION holdfast.rules_of(given jsonb) RETURNS SETOF holdfast.queues LANGUAGE sql IMMUTABLE AS $$
     SELECT r.name, CASE r.group_order WHEN 'strict' THEN 1 ELSE r.group_limit END, r.group_order, r."limit", r.rate,
-           r.group_rate, r.aging
+           r.group_rate, r.aging, coalesce(r.on_dead, 'skip')
     FROM jsonb_to_recordset(given) AS r(name text, group_limit integer, group_order text, "limit" integer,
-        rate holdfast.rate, group_rate holdfast.rate, aging double precision)
+        rate holdfast.rate, group_rate holdfast.rate, aging double precision, on_dead text)
 $$
 
 -- :: function_tasks_of
@@ -212,7 +212,7 @@ END $$
 SELECT holdfast.pause(%(kind)s, %(queue)s, %(name)s, %(reason)s, %(by)s, %(step)s, %(now)s)
 
 -- :: resume
-SELECT holdfast.resume(%(kind)s, %(queue)s, %(name)s, %(step)s, %(now)s)
+SELECT holdfast.resume(%(kind)s, %(queue)s, %(name)s, %(skip_dead)s, %(step)s, %(now)s)
 
 -- :: function_pause
 CREATE OR REPLACE FUNCTION holdfast.pause(what text, queued text, named text, why text, who text, step integer,
@@ -236,7 +236,7 @@ BEGIN
 END $$
 
 -- :: function_resume
-CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, step integer,
+CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, skip_dead boolean, step integer,
                                            given double precision) RETURNS boolean LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -252,6 +252,9 @@ BEGIN
     paused := FOUND;
     IF what = 'queue' THEN
         UPDATE holdfast.flows SET shut_until = 0 WHERE kind = what AND queue = queued AND name = named AND shut_until > at;
+    ELSIF skip_dead THEN  -- the group goes on without the dead jobs that stop it
+        UPDATE holdfast.jobs j SET held = false
+        WHERE what = 'group' AND j.queue = queued AND j.grp = named AND @in_play(j) AND j.state = 'dead';
     END IF;
     IF NOT paused AND NOT FOUND THEN RETURN false; END IF;
     PERFORM holdfast.keep_up(at);

@@ -150,9 +150,12 @@ END $$
 
 -- :: function_let_go
 CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- a dead job without a dead letter may be pruned; a revived one is left alone
-    UPDATE holdfast.jobs j SET reason = why, prune_at = @prune_at(j, 0)
-    WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead';
+DECLARE seen holdfast.jobs;
+BEGIN  -- a dead job without a dead letter may be pruned and stops no group; a revived one is left alone
+    SELECT * INTO seen FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named);
+    IF seen.state IS DISTINCT FROM 'dead' THEN RETURN; END IF;
+    UPDATE holdfast.jobs j SET reason = why, prune_at = @prune_at(j, 0), held = false WHERE seq = seen.seq;
+    IF seen.held THEN PERFORM holdfast.go_on(seen.queue, seen.grp, at); END IF;
 END $$
 
 -- :: function_kill
@@ -198,7 +201,7 @@ SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 -- :: fragment fresh
 -- What a job that comes back forgets of its former life.
 attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, expires_at = NULL, finished_at = NULL,
-prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false, held = false, progress = NULL,
+prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false, progress = NULL,
 progress_text = NULL, holds_key = key IS NOT NULL
 
 -- :: function_start_afresh
@@ -381,6 +384,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named);
+    IF j.held THEN PERFORM holdfast.lock_groups(ARRAY[ROW(j.queue, j.grp)::holdfast.place]); END IF;
     SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
     IF NOT FOUND THEN

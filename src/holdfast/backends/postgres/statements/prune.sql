@@ -112,6 +112,7 @@ RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     past bigint[] := '{}';
     ids text[] := '{}';
+    stopped holdfast.place[];
     one record;
 BEGIN  -- first those that are too old, then those beyond the count
     FOR one IN
@@ -131,6 +132,9 @@ BEGIN  -- first those that are too old, then those beyond the count
         ids := ids || one.id;
     END LOOP;
     DELETE FROM holdfast.letters WHERE job_id = ANY (ids);
+    stopped := ARRAY(SELECT DISTINCT ROW(j.queue, j.grp)::holdfast.place FROM holdfast.jobs j
+                     WHERE j.seq = ANY (past) AND j.held);
     PERFORM holdfast.remove(past);
+    PERFORM holdfast.go_on(s.queue, s.grp, at) FROM unnest(stopped) s;
     RETURN past;
 END $$

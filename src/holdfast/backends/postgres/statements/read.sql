@@ -144,7 +144,7 @@ WHERE job_seq = (SELECT seq FROM holdfast.ids WHERE id = %(id)s) ORDER BY line
 
 -- :: queues
 SELECT jsonb_build_object('name', name, 'group_limit', group_limit, 'group_order', group_order, 'limit', job_limit,
-    'rate', rate, 'group_rate', group_rate, 'aging', aging)::text FROM holdfast.queues ORDER BY name
+    'rate', rate, 'group_rate', group_rate, 'aging', aging, 'on_dead', on_dead)::text FROM holdfast.queues ORDER BY name
 
 -- :: tasks
 SELECT jsonb_build_object('name', name, 'limit', job_limit, 'rate', rate, 'apart', apart, 'retain_count', retain_count,
@@ -184,7 +184,9 @@ SELECT n.queue, n.name, l.most, o.job_limit, to_jsonb(l.rate)::text, to_jsonb(o.
     (SELECT jsonb_build_object('queue', f.queue, 'group', f.name, 'spent_until', f.spent_until,
                                'shut_until', f.shut_until, 'wakes_at', f.wakes_at)::text FROM holdfast.flows f
      WHERE f.kind = 'group' AND f.queue = n.queue AND f.name = n.name),
-    holdfast.is_strict(n.queue, n.name), holdfast.group_counts(n.queue, n.name), holdfast.group_head(n.queue, n.name)
+    holdfast.is_strict(n.queue, n.name), holdfast.group_counts(n.queue, n.name), holdfast.group_head(n.queue, n.name),
+    (SELECT j.id FROM holdfast.jobs j WHERE j.queue = n.queue AND j.grp = n.name AND @in_play(j) AND j.state = 'dead'
+     ORDER BY j.priority DESC, j.seq LIMIT 1)
 FROM (SELECT p.queue, p.grp AS name
       FROM unnest(CASE WHEN %(name)s::text IS NULL THEN holdfast.groups_known(%(queue)s, %(limit)s)
                        ELSE ARRAY[ROW(%(queue)s, %(name)s)::holdfast.place] END) p) n
@@ -210,7 +212,7 @@ BEGIN
              ORDER BY j.queue, j.grp LIMIT 1)
             UNION ALL
             (SELECT j.queue, j.grp FROM holdfast.jobs j
-             WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+             WHERE @in_play(j)
                AND (j.queue, j.grp) > (last.queue, last.grp) ORDER BY j.queue, j.grp LIMIT 1)
             UNION ALL
             (SELECT o.queue, o.name FROM holdfast.overrides o
@@ -240,22 +242,22 @@ SET enable_seqscan = off SET enable_bitmapscan = off AS $$
         UNION ALL
         SELECT s.state, count(*) FROM (VALUES ('ready'), ('running')) s(state) CROSS JOIN LATERAL (
             SELECT 1 FROM holdfast.jobs j
-            WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+            WHERE @in_play(j)
               AND j.queue = queued AND j.grp = named AND j.state = s.state LIMIT 1001) p
         GROUP BY s.state) c
 $$
 
 -- :: function_group_head
--- The running job, else the ready one, else the one that backs off at the head, else the first waiting one, else the
--- first scheduled one; if a group has more than 1,000 in play or scheduled, of those that come first in the index.
+-- The running job, else the ready one, else the one that backs off at the head, else the dead one that stops the group,
+-- else the first waiting one, else the first scheduled one; if a group has more than 1,000 in play or scheduled, of those that come first in the index.
 CREATE OR REPLACE FUNCTION holdfast.group_head(queued text, named text) RETURNS text LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT coalesce(
         (SELECT p.id FROM (
-             SELECT j.id, j.state, j.held, j.priority, j.seq FROM holdfast.jobs j
-             WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+             SELECT j.id, j.state, j.priority, j.seq FROM holdfast.jobs j
+             WHERE @in_play(j)
                AND j.queue = queued AND j.grp = named LIMIT 1000) p
-         ORDER BY p.state <> 'running', p.state <> 'ready', p.held DESC, p.priority DESC, p.seq LIMIT 1),
+         ORDER BY p.state <> 'running', p.state <> 'ready', p.state = 'dead', p.priority DESC, p.seq LIMIT 1),
         (SELECT j.id FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = queued AND j.grp = named
          ORDER BY j.held DESC, j.priority DESC, j.seq LIMIT 1),
         (SELECT d.id FROM (

@@ -7,9 +7,9 @@
 -- :: fragment unleased
 token = NULL, worker = NULL, claim_call = NULL
 
--- :: fragment ended(j, until)
--- What is written into every job j that ends for good, and until when it is kept.
-finished_at = at, prune_at = @until, @unleased, held = false,
+-- :: fragment ended(j, until, held)
+-- What is written into every job j that ends for good, until when it is kept, and whether it stops its group.
+finished_at = at, prune_at = @until, @unleased, held = @held,
 holds_key = @j.holds_key AND @j.key_window IS NOT NULL
 
 -- :: fragment prune_at(j, retain)
@@ -39,7 +39,7 @@ BEGIN
         UPDATE holdfast.jobs j
         SET state = 'succeeded', attempts = @counted(j.attempts, 1), suspect = false,
             value = coalesce(decode(a.value, 'base64'), shared_value),
-            @ended(j, @prune_at(j, coalesce(a.retain::double precision, shared_retain)))
+            @ended(j, @prune_at(j, coalesce(a.retain::double precision, shared_retain)), false)
         FROM ROWS FROM (jsonb_array_elements_text(wanted -> 'token'), jsonb_array_elements_text(wanted -> 'id'),
                         jsonb_array_elements_text(wanted -> 'retains'), jsonb_array_elements_text(wanted -> 'values'))
              WITH ORDINALITY a(token, id, retain, value, n)
@@ -145,12 +145,13 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.finish(j holdfast.jobs, ending text, attempt integer, failed integer,
     stalled integer, shared integer, why text, retain double precision, at double precision) RETURNS void
 LANGUAGE plpgsql AS $$
-BEGIN  -- a dead job has no prune_at: its dead letter needs it
+BEGIN  -- a dead job has no prune_at: its dead letter needs it; one that dies at the end of an attempt may stop its group
     UPDATE holdfast.jobs e
     SET state = ending, attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
         stalls = @counted(stalls, stalled), shared_stalls = @counted(shared_stalls, shared),
         suspect = stalled + shared > 0 OR (suspect AND attempt = 0), reason = why, errors = j.errors, marks = j.marks,
-        @ended(e, CASE WHEN ending <> 'dead' THEN @prune_at(e, retain) END)
+        @ended(e, CASE WHEN ending <> 'dead' THEN @prune_at(e, retain) END,
+               CASE WHEN ending = 'dead' AND attempt > 0 THEN holdfast.stops(queue, grp) ELSE false END)
     WHERE seq = j.seq;
     PERFORM holdfast.note_ended(ARRAY[j.seq]);
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;

@@ -62,11 +62,6 @@ end
 local pieces = hf.pieces_of({ row[ID] })
 local logical = hf.held_letter(row[ID])
 if logical then hf.drop_letter(logical) end
-local was_in = hf.in_play(row)
-if was_in then
-    hf.put(PLAY, was_in .. row[ID], false)
-    hf.touch(was_in)
-end
 local ends = (row[FINISHED_AT] or now) + REMEMBER_SECONDS_MIN
 if ends > now then
     hf.put(REMEMBERED, row[ID], hf.score_of(ends))

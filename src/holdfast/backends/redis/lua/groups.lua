@@ -102,6 +102,11 @@ function hf.strict(queue, group)
     return IS_STRICT(rule, group, 1)
 end
 
+-- Whether a job of this group that dies at the end of its lease stops the group (R95).
+function hf.stops(queue, group)
+    return group and hf.rule_of(queue)[RULE_ON_DEAD] == 'stop' and hf.strict(queue, group) or false
+end
+
 -- Limit, rate and strictness of the group at a place.
 function hf.group_of(place)
     local queue = hf.queue_at[place]
@@ -214,10 +219,24 @@ function hf.ready_of(place)
     local low, high = '[' .. place, '(' .. place .. '\255'
     if call('ZLEXCOUNT', PLAY, low, high) > READY_PER_GROUP_MAX then name, key, tail = 'staged', STAGED, 8 end
     local members = call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, 2 * READY_PER_GROUP_MAX)
-    for _, row in ipairs(hf.rows_at(name, key, members, hf.ids_after(members, #place + tail), 'rxs')) do
+    for _, row in ipairs(hf.rows_at(name, key, members, hf.ids_after(members, #place + tail), 'rxsd')) do
         if row[STATE] == 'r' then ready[#ready + 1] = row end
     end
     return ready
+end
+
+-- Lets a group go on without the dead jobs that stop it. Returns whether there were any.
+function hf.skip_dead(place)
+    local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
+    local passed = false
+    for _, row in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxsd')) do
+        if row[STATE] == 'd' then
+            local was_in, had_key = hf.leave(row)
+            row[HELD], passed = false, true
+            hf.enter(row, was_in, had_key)
+        end
+    end
+    return passed
 end
 
 -- A job that is due but not yet promoted must not be overtaken by a later one of its group.

@@ -82,9 +82,9 @@ return { 1 }
 
 -- == script pause: pause or resume a queue (nothing is claimed), a group (ready jobs are withdrawn) or a task (jobs are
 -- parked).
--- args: now, kind, queue, name, pause, step
--- `kind` is q, g or t; `pause` is stored as it is, nil to resume; `step`: how many jobs to move. Returns 1 if something
--- changed.
+-- args: now, kind, queue, name, pause, skip_dead, step
+-- `kind` is q, g or t; `pause` is stored as it is, nil to resume; `skip_dead`: the group goes on without the dead jobs
+-- that stop it; `step`: how many jobs to move. Returns 1 if something changed.
 -- Concurrency: a script runs alone. The rest of a task's jobs moves later; claim leases no job that is in the wrong
 -- lane.
 
@@ -94,7 +94,8 @@ local field = hf.scope_of(kind, queue, name)
 local there = call('HEXISTS', PAUSES, field) == 1
 local flow = kind == 'q' and not wanted and hf.flow_of(field)
 local slowed = flow and flow[FLOW_SHUT_UNTIL] > now
-if there == (wanted ~= nil) and not slowed then return { 0 } end
+local passed = kind == 'g' and args.skip_dead and hf.skip_dead(hf.place_of(queue, name))
+if there == (wanted ~= nil) and not slowed and not passed then return { 0 } end
 if slowed then
     flow[FLOW_SHUT_UNTIL] = 0
     hf.keep_flow(field, flow)

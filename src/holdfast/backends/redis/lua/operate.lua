@@ -99,8 +99,7 @@ local packed = call('HGET', LETTERS, logical)
 hf.drop_letter(logical)
 hf.release_letter(row, 'discarded')
 hf.mark(row, { kind = 'discard', by = args.by })
-hf.flush()
-hf.save_rows()
+hf.close()
 return { packed }
 
 -- == part letters: the one dead letter of each logical job: read, store, drop, and THE routine by which jobs die.
@@ -162,10 +161,10 @@ function hf.keep_letter(logical, letter)
     if letter.revive_at then call('ZADD', REVIVALS, letter.revive_at, logical) end
 end
 
--- A dead job no longer holds its letter: it stays dead and may be pruned.
+-- A dead job no longer holds its letter: it stays dead, may be pruned and stops no group.
 function hf.release_letter(row, reason)
     local was_in, had_key = hf.leave(row)
-    row[REASON] = reason
+    row[REASON], row[HELD] = reason, false
     row[PRUNE_AT] = math.max(PRUNE_AT(0), hf.window_end(row) or 0)
     hf.enter(row, was_in, had_key)
 end
@@ -183,9 +182,10 @@ function hf.cooldown(revival, cycles)
     return seconds
 end
 
--- Buries the job, and creates or merges the one letter of the logical job.
-function hf.bury(row, was_in, had_key, reason, failure)
+-- Buries the job, and creates or merges the one letter of the logical job. `stops`: the job stops its group.
+function hf.bury(row, was_in, had_key, reason, failure, stops)
     FINISH_RECORD(row, 'd', false)
+    row[HELD] = stops or false
     if row[TERMS] then hf.end_key(row) end
     row[REASON] = reason
     hf.enter(row, was_in, had_key)

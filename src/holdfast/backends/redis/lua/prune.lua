@@ -107,6 +107,7 @@ for _, member in ipairs(members) do
     end
 end
 hf.remove_rows(ids)
+if next(hf.touched) then hf.close() end -- letters went that stopped groups
 return { #ids, left, left > 0 and last or '' }
 
 -- == script relieve: while the server is short of memory, remove finished jobs before their retention ends, in the
@@ -146,7 +147,8 @@ end
 hf.remove_rows(ids)
 return { #ids, #ids == page and 1 or 0 }
 
--- == part removal: remove finished jobs with all their data. The caller made sure that none of them holds a letter.
+-- == part removal: remove jobs with all their data; the caller refills their groups. It made sure that none of them
+-- holds a letter.
 -- lazy: built when a script first uses one of its names.
 
 function hf.remove_rows(ids)
@@ -155,6 +157,11 @@ function hf.remove_rows(ids)
         local row = hf.cache[id]
         hf.list(row, false)
         hf.put(SEQS, id, false)
+        local was_in = hf.in_play(row) -- not yet finished, or dead and stopping its group
+        if was_in then
+            hf.put(PLAY, was_in .. id, false)
+            hf.touch(was_in)
+        end
         if row[KEY] and hf.holds(row) then -- its window has passed
             hf.set_holds(row, false)
             hf.note_key(row, true)

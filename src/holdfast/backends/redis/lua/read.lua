@@ -153,9 +153,11 @@ for i = 1, math.min(most, #places) do
     local in_play = call('ZLEXCOUNT', PLAY, lowest, highest)
     if in_play > #playing then
         numbers.r = call('ZLEXCOUNT', STAGED, lowest, highest)
-        numbers.x = in_play - numbers.r - call('ZLEXCOUNT', SCHEDULED, lowest, '(' .. place .. '1')
+        numbers.x = in_play - numbers.r - (numbers.d or 0)
+            - call('ZLEXCOUNT', SCHEDULED, lowest, '(' .. place .. '1')
     end
-    local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's')
+    local stopper = first_of(playing, 'd')
+    local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's') or stopper
     local waiting = call('ZLEXCOUNT', WAITING, lowest, highest)
     if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
     local scheduled = call('ZLEXCOUNT', SCHEDULED, lowest, highest)
@@ -167,7 +169,7 @@ for i = 1, math.min(most, #places) do
         place = place, limit = limit, override = said[OVERRIDE_LIMIT] or false,
         order = strict and 'strict' or 'relaxed', pause = pause and (hf.read(pause) or {}) or false,
         scheduled = scheduled, waiting = waiting, ready = numbers.r, running = numbers.x,
-        head = head and head[ID] or false, rate = rate or false,
+        head = head and head[ID] or false, stopped_by = stopper and stopper[ID] or false, rate = rate or false,
         rate_override = said[OVERRIDE_RATE] or false, flow = hf.flow_of('g' .. place),
     }
 end

@@ -269,7 +269,7 @@ end
 -- The place of the group in which the job counts as in play, or nil.
 function hf.in_play(row)
     local state = row[STATE]
-    if row[GROUP] and (state == 'r' or state == 'x' or (state == 's' and row[HELD])) then
+    if row[GROUP] and (state == 'r' or state == 'x' or (row[HELD] and (state == 's' or state == 'd'))) then
         return hf.place_of(row[QUEUE], row[GROUP])
     end
 end

@@ -45,7 +45,7 @@ function hf.is_behind(row, firsts)
         hf.flush()
         local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
         firsts[place] = row[FENCE]
-        for _, one in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxs')) do
+        for _, one in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxsd')) do
             if one[WORKER] == row[WORKER] and one[CLAIM_CALL] == row[CLAIM_CALL] then
                 firsts[place] = math.min(firsts[place], one[FENCE])
             end

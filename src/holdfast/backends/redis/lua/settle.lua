@@ -41,7 +41,7 @@ function hf.end_lease(row, into, how)
     -- It was claimed in time; what follows is not a late start.
     if how.counted and not finished then row[EXPIRES_AT] = false end
     if into == 'd' then
-        hf.bury(row, was_in, had_key, how.reason or 'failed', failure)
+        hf.bury(row, was_in, had_key, how.reason or 'failed', failure, hf.stops(row[QUEUE], row[GROUP]))
     elseif finished then
         hf.finish(row, was_in, had_key, into, how.retain or RETAIN_SECONDS, how.value)
     elseif into == 's' then

@@ -1,5 +1,5 @@
--- Version 9: ids of jobs that an operator deleted stay known for a while, workers can be given commands, and jobs can wait
--- for others.
+-- Version 9: ids of jobs that an operator deleted stay known for a while, workers can be given commands, jobs can wait
+-- for others, and a dead job can stop its group.
 
 CREATE TABLE holdfast_remembered (
     id    TEXT PRIMARY KEY,
@@ -43,3 +43,9 @@ CREATE TABLE holdfast_propagating (
     number INTEGER PRIMARY KEY,
     parent TEXT NOT NULL UNIQUE
 ) STRICT;
+
+-- What becomes of a strict group when one of its jobs dies. A dead job that is held stops its group: it stays in play.
+ALTER TABLE holdfast_queues ADD COLUMN on_dead TEXT NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'stop'));
+DROP INDEX holdfast_jobs_in_play;
+CREATE INDEX holdfast_jobs_in_play ON holdfast_jobs (queue, grp, state, turn, held)
+    WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1));

@@ -6,7 +6,7 @@
 
 -- :: fragment in_play(j)
 -- Whether a job occupies a slot of its group.
-(@j.state IN ('ready', 'running') OR (@j.state = 'scheduled' AND @j.held = 1))
+(@j.state IN ('ready', 'running') OR (@j.state IN ('scheduled', 'dead') AND @j.held = 1))
 
 -- :: fragment head_of_group(w, queue, grp)
 -- The waiting job of a group that comes next.

@@ -4,14 +4,14 @@
 -- Takes a whole rule; the latest call wins. Readers inside a transaction see one rule.
 
 -- :: rule
-SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging FROM holdfast_queues WHERE name = ?
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead FROM holdfast_queues WHERE name = ?
 
 -- :: store
-INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
 SET group_limit = excluded.group_limit, group_order = excluded.group_order, job_limit = excluded.job_limit,
-    rate = excluded.rate, group_rate = excluded.group_rate, aging = excluded.aging
+    rate = excluded.rate, group_rate = excluded.group_rate, aging = excluded.aging, on_dead = excluded.on_dead
 
 -- :: task
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks WHERE name = ?
@@ -62,7 +62,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'queue'),
 SELECT queue FROM holdfast_pauses WHERE kind = 'queue'
 
 -- :: queue
-SELECT group_order, group_limit, group_rate, aging, job_limit, rate FROM holdfast_queues WHERE name = ?
+SELECT group_order, group_limit, group_rate, aging, job_limit, rate, on_dead FROM holdfast_queues WHERE name = ?
 
 -- :: override
 SELECT job_limit, rate, apart FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
@@ -102,6 +102,11 @@ UPDATE holdfast_jobs INDEXED BY holdfast_jobs_running SET counted = 1
 WHERE state = 'running' AND worker IS NOT NULL AND queue = ? AND counted = 0
 
 -- == pause: of a queue, a group or a task, with who, when and why.
+
+-- :: skip_dead
+-- The group goes on without the dead jobs that stop it.
+UPDATE holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play SET held = 0
+WHERE p.queue = ? AND p.grp = ? AND p.state = 'dead' AND @in_play(p)
 
 -- :: store
 INSERT INTO holdfast_pauses (kind, queue, name, reason, paused_by, paused_at) VALUES (?, ?, ?, ?, ?, ?)

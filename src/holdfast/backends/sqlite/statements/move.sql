@@ -55,8 +55,8 @@ SELECT COALESCE(max(tick), 0) FROM holdfast_ticks
 -- the rows and the position are written in one transaction.
 
 -- :: queue
-INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging)
-VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
+INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: task
 INSERT INTO holdfast_tasks (name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count)

@@ -29,8 +29,11 @@ SET job_id = :job_id, grp = :grp, args = (SELECT args FROM holdfast_jobs WHERE s
     error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
 WHERE logical = :logical
 
--- :: supersede
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = @prune_at(?)
+-- :: held
+SELECT queue, grp FROM holdfast_jobs WHERE id = ? AND state = 'dead' AND held = 1
+
+-- :: let_go
+UPDATE holdfast_jobs SET reason = ?, prune_at = @prune_at(?), held = 0
 WHERE id = ? AND state = 'dead'
 
 -- == revive: make a finished job claimable again with fresh budgets; one step, safe to repeat.
@@ -45,7 +48,7 @@ SELECT job_id FROM holdfast_letters WHERE logical = ?
 UPDATE holdfast_jobs
 SET state = 'scheduled', holds_key = key IS NOT NULL, attempts = 0, failures = 0, stalls = 0, shared_stalls = 0,
     suspect = 0, due_at = ?, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, turn = NULL,
-    cancel_requested = 0, begun = 0, held = 0, progress = NULL, progress_text = NULL
+    cancel_requested = 0, begun = 0, progress = NULL, progress_text = NULL
 WHERE seq = ?
 
 -- :: mark
@@ -61,7 +64,3 @@ UPDATE holdfast_jobs SET due_at = ? WHERE seq = ?
 
 -- :: letter
 DELETE FROM holdfast_letters WHERE job_id = ?
-
--- :: job
-UPDATE holdfast_jobs SET reason = 'discarded', prune_at = @prune_at(?)
-WHERE id = ? AND state = 'dead'

@@ -81,7 +81,7 @@ SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, fail
 FROM holdfast_letters
 
 -- :: queues
-SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging FROM holdfast_queues ORDER BY name
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead FROM holdfast_queues ORDER BY name
 
 -- :: tasks
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks ORDER BY name
@@ -102,7 +102,7 @@ SELECT min(found) FROM (
               AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS found
     UNION ALL
     SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-            WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+            WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1))
               AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS found
     UNION ALL
     SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
@@ -134,19 +134,19 @@ SELECT 'scheduled', count(*) FROM (
 UNION ALL
 SELECT 'ready', count(*) FROM (
     SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1))
       AND state = 'ready' LIMIT ?3)
 UNION ALL
 SELECT 'running', count(*) FROM (
     SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1))
       AND state = 'running' LIMIT ?3)
 
 -- :: group_in_play
 -- In state ?3; of the first ?4 where a group has more.
 SELECT id FROM (
     SELECT id, priority, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1))
       AND state = ?3 LIMIT ?4)
 ORDER BY priority DESC, seq LIMIT 1
 

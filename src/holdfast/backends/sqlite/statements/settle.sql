@@ -82,7 +82,7 @@ UPDATE holdfast_jobs
 SET state = :state, attempts = attempts + :attempts, failures = failures + :failures, stalls = stalls + :stalls,
     shared_stalls = shared_stalls + :shared_stalls, finished_at = :now, prune_at = :prune_at, reason = :reason,
     counted = counted OR :counted, lane = IIF(lane = 3, 0, lane),
-    errors = :errors, @unleased, held = 0,
+    errors = :errors, @unleased, held = :held,
     suspect = (suspect AND :attempts = 0) OR :stalls + :shared_stalls > 0
 WHERE seq = :seq
 
@@ -90,10 +90,6 @@ WHERE seq = :seq
 UPDATE holdfast_jobs AS j
 SET holds_key = key_window IS NOT NULL, prune_at = max(prune_at, COALESCE(@window_end(j), 0))
 WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1
-
--- :: let_go
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = @prune_at(?)
-WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = 'dead'
 
 -- :: close_letter
 DELETE FROM holdfast_letters WHERE logical = ?
