@@ -1,4 +1,5 @@
-"""What an operator can change of single jobs, checked before it reaches the store: edit, reschedule, revive with edits.
+"""What an operator can change of single jobs, checked before it reaches the store: edit, reschedule, revive with edits,
+signals.
 
 Called by `Operator` and `Dead`. New arguments are checked against the task's signature if the app has the task; else
 the worker that has it checks them, as for `app.named`. Decides nothing about the store.
@@ -14,8 +15,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from .clock import to_seconds
-from .codec import encode_unseen
-from .errors import ConfigurationError, JobNotFound
+from .codec import Refused, encode_json, encode_unseen
+from .errors import ConfigurationError, InvalidArguments, JobNotFound
 from .names import check_name, check_options
 from .options import Duration, queue_name, whole
 from .options.tasks import PRIORITY_MAX
@@ -25,6 +26,18 @@ from .task import check_at
 if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
+
+
+def signal_value(name: str, value: Any, bytes_max: int) -> bytes:
+    """The value of a signal as it is stored, after checking both."""
+    check_name(name, "name of a signal")
+    try:
+        raw = encode_json(value)
+    except Refused as refusal:
+        raise InvalidArguments(f"signal {name}", str(refusal)) from None
+    if len(raw) > bytes_max:
+        raise InvalidArguments(f"signal {name}", f"the value takes {len(raw)} bytes, at most {bytes_max} are kept")
+    return raw
 
 
 class EditSettings(TypedDict, total=False):

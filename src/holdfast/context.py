@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from . import logs
 from .clock import to_seconds
+from .durable import Durable
 from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
 from .headers import headers_of, parents_number
 from .lifecycle import Ending, Failure, Settlement
@@ -32,6 +33,7 @@ from .records import ONLY_SIGNED, Lease, Release
 if TYPE_CHECKING:
     from .app import Holdfast
     from .options import TaskOptions
+    from .replay import Replay
     from .task import Task
 
 T = TypeVar("T")
@@ -168,14 +170,17 @@ class Attempt:
         return headers_of(self._lease.options)
 
 
-class Context(Attempt):
+class Context(Durable, Attempt):
     """One attempt, as its handler sees it.
 
     `id` is stable across retries and revivals (use it as an idempotency key); `fence` grows with every lease of the job
     and of its group (use it to reject a late writer).
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_options", "_parents", "_reports", "_resources", "_settled", "_task")
+    __slots__ = (
+        *("_cancelled", "_deadline", "_options", "_parents", "_replay", "_reports", "_resources", "_settled"),
+        "_task",
+    )
 
     def __init__(
         self,
@@ -189,6 +194,7 @@ class Context(Attempt):
     ) -> None:
         self._lease = lease
         self._parents: Mapping[str, Any] | None = None
+        self._replay: Replay | None = None  # its durable calls; None until there is one
         self._deadline = deadline
         self._task = task
         self._options = options
@@ -259,6 +265,13 @@ class Context(Attempt):
         """The app whose store has the results of the parents; None if the job has none."""
         stored = self._lease.options
         return None if stored is None or self._task is None or not parents_number(stored) else self._task.app
+
+    def _durable(self) -> Replay:
+        if self._replay is None:
+            from .replay import Replay
+
+            self._replay = Replay(self)
+        return self._replay
 
     def raise_if_cancelled(self) -> None:
         """End the attempt here if it should stop."""
@@ -388,6 +401,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     value: bytes | None = None
     failure: Failure | None = None
     delay: float | None = None
+    signal: str | None = None  # of a snooze: the signal that ends it
 
 
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
@@ -402,8 +416,11 @@ NOT_COMMITTED = Outcome(
 )
 
 
-def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
-    """Outcome of a handler that returned. If the value cannot be stored, it is a failure."""
+def returned(context: Context, task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
+    """Outcome of a handler that returned. If the value cannot be stored, or a durable call is open, it is a failure."""
+    fault = None if context._replay is None else context._replay.fault_at_end()
+    if fault is not None:
+        return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(fault)), fault
     if value is None:
         return NOTHING, None
     try:
@@ -425,7 +442,7 @@ def raised(error: BaseException) -> Outcome:
     """Outcome of a handler that raised a verdict or any other exception."""
     error = unwrapped(error)
     if isinstance(error, Snooze):
-        return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds)
+        return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds, signal=getattr(error, "signal", None))
     if isinstance(error, Bury):
         text = bounded(error_text(error.reason) or error_text(error), TEXT_CHARS_MAX)
         return Outcome(kind=OutcomeKind.BURIED, failure=Failure(reason="bury", text=text))
@@ -568,7 +585,8 @@ def settlement_for(
     if kind is OutcomeKind.RETURNED:
         return Settlement(id=job_id, token=token, ending=Ending.SUCCEEDED, value=outcome.value, retain=retain, ran=ran)
     if kind is OutcomeKind.SNOOZED:
-        return Settlement(id=job_id, token=token, ending=Ending.SNOOZED, delay=outcome.delay or 0.0, retain=retain)
+        delay, why = outcome.delay or 0.0, outcome.signal
+        return Settlement(id=job_id, token=token, ending=Ending.SNOOZED, delay=delay, reason=why, retain=retain)
     if kind is OutcomeKind.CANCELLED:
         return Settlement(id=job_id, token=token, ending=Ending.CANCELLED, failure=outcome.failure, retain=retain)
     spends = kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)

@@ -20,6 +20,8 @@ results or URL passwords. A message states what happened, why, and what to do ne
     ├── DuplicateJob                the key is taken by a live job
     ├── LeaseLost                   a write about a lease that is no longer ours
     ├── WaitTimedOut                a result did not come in time                       (also TimeoutError)
+    ├── StepsChanged                a handler does other steps than its earlier attempts
+    ├── SignalTimedOut              a signal did not come in time                       (also TimeoutError)
     ├── ResultGone                  the job finished and was pruned
     ├── JobDied                     the awaited job is dead
     ├── JobCancelled                the awaited job was cancelled
@@ -177,6 +179,28 @@ class WaitTimedOut(HoldfastError, TimeoutError):
         self.job_id, self.seconds, self.state, self.why = job_id, seconds, state, why
         more = why or f"See `holdfast explain {job_id}`."
         super().__init__(f"job {job_id} is still {state} after {seconds:g} s. {more}")
+
+
+class StepsChanged(HoldfastError):
+    """The handler does other steps than in its earlier attempts: its code was changed while the job was under way."""
+
+    def __init__(self, job_id: str, number: int, stored: str | None, called: str | None) -> None:
+        self.job_id, self.number, self.stored, self.called = job_id, number, stored, called
+        was = "nothing is stored there" if stored is None else f"an earlier attempt stored {stored}"
+        now = "the handler returned without it" if called is None else f"the handler called {called}"
+        super().__init__(
+            f"job {job_id}, step number {number}: {was}, but {now}. Steps must come in the same order under the same "
+            "names in every attempt; ask ctx.version(…) where the code has changed, or deploy the old code."
+        )
+
+
+class SignalTimedOut(HoldfastError, TimeoutError):
+    """The signal that a job waited for did not come in time."""
+
+    def __init__(self, signal: str, seconds: float | None) -> None:
+        self.signal, self.seconds = signal, seconds
+        within = "in time" if seconds is None else f"within {seconds:g} s"
+        super().__init__(f"signal {signal!r} did not come {within}. Catch this, or give wait_for(default=…).")
 
 
 class ResultGone(HoldfastError, LookupError):

@@ -62,6 +62,7 @@ class Verb(StrEnum):
     BEGIN = "begin"
     RENEW = "renew"
     REPORT = "report"
+    CHECKPOINT = "checkpoint"
     SETTLE_SUCCEEDED = "settle succeeded"
     SETTLE_RETRY = "settle retry"
     SETTLE_SNOOZED = "settle snoozed"
@@ -74,6 +75,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     BURY = "bury"
     RUN_NOW = "run_now"
+    SIGNAL = "signal"
     REVIVE = "revive"
     RETRY = "retry"
     EDIT = "edit"
@@ -96,6 +98,7 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
         Verb.BEGIN: {_X: frozenset({_X})},
         Verb.RENEW: {_X: frozenset({_X})},
         Verb.REPORT: {_X: frozenset({_X})},
+        Verb.CHECKPOINT: {_X: frozenset({_X})},
         Verb.SETTLE_SUCCEEDED: {_X: frozenset({_OK})},
         Verb.SETTLE_RETRY: {_X: frozenset({_S})},
         Verb.SETTLE_SNOOZED: {_X: frozenset({_S})},
@@ -114,6 +117,7 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
         },
         Verb.BURY: {_S: frozenset({_D}), _W: frozenset({_D}), _R: frozenset({_D})},
         Verb.RUN_NOW: {_S: _BACK},
+        Verb.SIGNAL: {_S: frozenset({_S, _W, _R}), _W: frozenset({_W}), _R: frozenset({_R}), _X: frozenset({_X})},
         Verb.REVIVE: {_D: _BACK},
         Verb.RETRY: {_OK: _BACK, _C: _BACK, _D: _BACK},
         Verb.EDIT: {
@@ -139,6 +143,7 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
         None: "Only jobs that have not started can be buried.",
     },
     Verb.RUN_NOW: {None: "Only scheduled jobs can be brought forward."},
+    Verb.SIGNAL: {None: "Nothing of it will wait for a signal any more."},
     Verb.REVIVE: {
         _OK: "Only dead jobs can be revived; retry takes any finished one.",
         _C: "Only dead jobs can be revived; retry takes any finished one.",
@@ -265,7 +270,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
     delay: float = 0.0  # retry, snoozed: seconds until it is due again
     value: bytes | None = None
     failure: Failure | None = None
-    reason: str | None = None  # buried
+    reason: str | None = None  # buried: why; snoozed: the signal that it waits for
     alone: bool = False  # stalled: no other job was running in the process that died
     retain: float = 86400.0  # seconds a finished job is kept
     ran: float | None = None  # seconds its handler ran, measured around it; for the worker's log, never stored

@@ -7,7 +7,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,10 +25,11 @@ from .job import BoundCall, Enqueued, Job
 from .lazy import import_lazily
 from .lifecycle import State
 from .observer import JobOrId, job_id
-from .operator import Operator
+from .operator import Operator, checked_by
 from .options import Duration
 from .records import JobRecord, NewJob
 from .results import JobFollower, Step
+from .steps import Step as StoredStep
 from .store_thread import HAND_OVER_SECONDS, StoreHandle, forbid_running_loop
 from .task import TaskRouter, fresh_record
 
@@ -54,6 +55,7 @@ class Producer(TaskRouter, Operator):
     _hub: events.Hub
     _hooks: Hooks
     _eager: Eager | None = None  # inside app.eager()
+    result_bytes_max: int
 
     # ------------------------------------------------------------------ enqueue
 
@@ -248,6 +250,35 @@ class Producer(TaskRouter, Operator):
         """Async version of `relatives`."""
         return await self._store.acall(partial(_relatives, job_id(job), limit))
 
+    def signal(self, job: JobOrId, name: str, value: Any = None, *, by: str = "") -> Job[Any]:
+        """Send a signal to an unfinished job: its handler gets the value from `ctx.wait_for(name)`, now or later.
+
+        The first signal of a name counts; sending it again changes nothing.
+        """
+        forbid_running_loop("app.signal()", "app.asignal()")
+        return self._job(self._store.call(self._signalling(job, name, value, by)))
+
+    async def asignal(self, job: JobOrId, name: str, value: Any = None, *, by: str = "") -> Job[Any]:
+        """Async version of `signal`."""
+        return self._job(await self._store.acall(self._signalling(job, name, value, by)))
+
+    def _signalling(
+        self, job: JobOrId, name: str, value: Any, by: str
+    ) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
+        from .actions import signal_value
+
+        id, who, raw = job_id(job), checked_by(by), signal_value(name, value, self.result_bytes_max)
+        return lambda backend: backend.signal(id, name, raw, by=who)
+
+    def steps(self, job: JobOrId) -> list[StoredStep]:
+        """What a job remembers between its attempts: steps, sleeps and waits in their order, then all the rest."""
+        forbid_running_loop("app.steps()", "app.asteps()")
+        return self._store.call(partial(_steps, job_id(job)))
+
+    async def asteps(self, job: JobOrId) -> list[StoredStep]:
+        """Async version of `steps`."""
+        return await self._store.acall(partial(_steps, job_id(job)))
+
     async def _results_of_parents(self, child_id: str, backend: Backend) -> dict[str, Any]:
         """The results of the parents that succeeded, by id."""
         found = await backend.relatives(child_id, limit=PARENTS_MAX, values=True)
@@ -410,6 +441,11 @@ async def look_at(new: NewJob, answer: records.Enqueued, clock: Clock, backend: 
 
 async def _relatives(name: str, limit: int, backend: Backend) -> Relatives:
     return await backend.relatives(name, limit=limit)
+
+
+async def _steps(name: str, backend: Backend) -> list[StoredStep]:
+    found = (await backend.steps(name)).steps
+    return sorted(found, key=lambda step: (step.number == 0, step.number, step.kind, step.name))
 
 
 async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:

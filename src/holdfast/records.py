@@ -19,6 +19,7 @@ from .lifecycle import Failure, State
 from .names import known_options
 from .rates import Rate
 from .schedules import CronEntry as CronEntry
+from .steps import Step
 from .worker_status import Command as Command
 
 Conflict = Literal["keep", "replace", "raise", "debounce"]
@@ -26,9 +27,10 @@ KeyScope = Literal["queue", "global"]
 KeyUntil = Literal["finished", "started"]
 OnExpire = Literal["bury", "drop"]
 Overlap = Literal["allow", "skip", "cancel"]  # as stores implement it; "queue" is implemented as a serial group
-Part = Literal["rules", "jobs", "letters", "edges"]
+Part = Literal["rules", "jobs", "letters", "edges", "steps"]
 
-PARTS: tuple[Part, ...] = ("rules", "jobs", "letters", "edges")  # of a move, in this order; cron entries go with rules
+# Of a move, in this order; cron entries go with the rules.
+PARTS: tuple[Part, ...] = ("rules", "jobs", "letters", "edges", "steps")
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
@@ -577,6 +579,7 @@ class Shipment(Struct, frozen=True, kw_only=True):
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id
     edges: tuple[Edge, ...] = ()  # by child and parent
+    steps: tuple[Step, ...] = ()  # by job, kind and name
     tick: int = 0  # with the rules: no fence or turn issued by the store is above it
     seq: int = 0  # to a shard: no seq copied into its neighbours is above it
     after: str | None = None  # the position to continue after; None: this was the last of its part

@@ -181,6 +181,7 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ),
     ("waiting_jobs_have_parents_to_wait_for", [job(1, "scheduled", due_at=DUE_AFTER_PARENTS)], {}),
     ("waiting_jobs_have_parents_to_wait_for", [job(1, "ready")], {"dependents": (counts(1, 1),)}),
+    ("steps_belong_to_jobs", [job(1, "ready")], {"steps": ({"job_id": "gone", "kind": "step", "name": "a"},)}),
 ]
 
 

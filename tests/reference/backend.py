@@ -57,9 +57,10 @@ from holdfast.records import (
     WorkerRecord,
 )
 from holdfast.rollups import EventPage, Recording, Rollup, RollupQuery
+from holdfast.steps import NewStep, Steps
 from holdfast.worker_status import bounded
 
-from . import depending, editing, leasing, moving, operating, reading, stalling, ticking
+from . import depending, editing, leasing, moving, operating, reading, remembering, stalling, ticking
 from .rows import Instant, Row
 from .store import Store
 from .waiting import Wakeups
@@ -176,6 +177,10 @@ class ReferenceBackend(Backend):
         with self._step(now) as at:
             return [leasing.report(self._store, item, at) for item in reports]
 
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        with self._step(now) as at:
+            return remembering.checkpoint(self._store, held, steps, at.wall)
+
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         with self._step(now) as at:
             return [leasing.settle(self._store, item, at) for item in settlements]
@@ -244,6 +249,14 @@ class ReferenceBackend(Backend):
 
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._brought_into_play(operating.run_now, job_id, now, by)
+
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        with self._open_step(now) as at:
+            row = remembering.signal(self._store, job_id, name, value, at.wall, by)
+            self._store.refill_touched()
+            return reading.job_record(row)
 
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._brought_into_play(operating.revive, job_id, now, by)
@@ -323,6 +336,10 @@ class ReferenceBackend(Backend):
     async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
         with self._lock:
             return depending.relatives(self._store, job_id, limit, values=values)
+
+    async def steps(self, job_id: str) -> Steps:
+        with self._lock:
+            return Steps(now=self._clock.wall(), steps=remembering.of_job(self._store, job_id))
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         with self._lock:

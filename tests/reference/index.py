@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.edges import Edge
 from holdfast.lifecycle import LIVE, UNSTARTED, State
 from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, Override, Pause, QueueRule, TaskRule
+from holdfast.steps import Step
 
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope
@@ -37,6 +38,7 @@ class Index:
         self.edges: dict[tuple[str, str], Edge] = {}  # by parent and child
         self.parents_of: dict[str, dict[str, None]] = {}
         self.children_of: dict[str, dict[str, None]] = {}
+        self.steps: dict[str, dict[tuple[str, str], Step]] = {}  # of each job, by kind and name
         self.propagating: dict[str, None] = {}  # parents whose edges may be out of line, oldest first
         self.ended: dict[str, None] = {}  # jobs that finished or came back in the step under way
         # derived, below: changed by move, insert, remove and keep_letter alone
@@ -68,6 +70,7 @@ class Index:
         del self.jobs[row.id]
         self.logs.pop(row.id, None)
         self.marks.pop(row.id, None)
+        self.steps.pop(row.id, None)
         for parent, child in [edge for edge in self.edges if row.id in edge] if self.edges else ():
             del self.edges[parent, child]
             for related, one, other in ((self.children_of, parent, child), (self.parents_of, child, parent)):

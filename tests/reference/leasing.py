@@ -30,7 +30,7 @@ from holdfast.records import (
 )
 from holdfast.worker_status import COMMANDS_KEPT_MAX
 
-from . import claiming, depending, reading, stalling
+from . import claiming, depending, reading, remembering, stalling
 from .rows import Holder, Instant, Row
 from .store import Store
 
@@ -167,11 +167,11 @@ def settle(store: Store, item: Settlement, at: Instant) -> Answer:
         _INTO[item.ending],
         counted=True,
         failed=item.failed,
-        delay=item.delay,
+        delay=0.0 if remembering.is_due(store, item) else item.delay,
         retain=item.retain,
         failure=item.failure,
         value=item.value,
-        reason=item.reason,
+        reason=None if item.ending is Ending.SNOOZED else item.reason,
     )
     return Answer.OK
 

@@ -10,8 +10,9 @@ from itertools import islice
 from holdfast.backends import seals
 from holdfast.edges import edge_position, position_of
 from holdfast.records import Flow, Override, Part, Pause, Seal, Shipment, StoredJob
+from holdfast.steps import place_of_step, step_place
 
-from . import depending
+from . import depending, remembering
 from .reading import by_scope
 from .rows import Row, Scope
 from .store import Store
@@ -53,6 +54,10 @@ def export(store: Store, part: Part, after: str, limit: int) -> Shipment:
     if part == "edges":
         edges = [edge for edge in depending.in_order(store) if (edge.child, edge.parent) > edge_position(after)][:limit]
         return Shipment(part=part, edges=tuple(edges), after=position_of(edges[-1]) if len(edges) == limit else None)
+    if part == "steps":
+        found = [one for one in remembering.in_order(store) if (one.job_id, one.kind, one.name) > step_place(after)]
+        steps = found[:limit]
+        return Shipment(part=part, steps=tuple(steps), after=place_of_step(steps[-1]) if len(steps) == limit else None)
     letters = sorted((letter for letter in store.letters.values() if letter.id > after), key=lambda one: one.id)[:limit]
     return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) == limit else None)
 
@@ -91,6 +96,7 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
         if logical not in store.letters:
             store.keep_letter(logical, letter)
     depending.carry(store, shipment.edges)
+    remembering.carry(store, shipment.steps)
     store.touched.clear()  # a group that is not wholly in must not be refilled
     store.stirred.clear()
     store.seal = seal.moved_on(shipment)

@@ -66,7 +66,8 @@ def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
     if row is None:
         store.add(job, wall)
         return Enqueued(job.id, created=True)
-    if job.on_conflict in ("replace", "debounce") and row.state in UNSTARTED and row.due_at != DUE_AFTER_PARENTS:
+    gives_way = row.state in UNSTARTED and row.due_at != DUE_AFTER_PARENTS and not store.steps.get(row.id)
+    if job.on_conflict in ("replace", "debounce") and gives_way:
         store.replace_call(row, job, wall)
         return Enqueued(row.id, created=False, replaced=True)
     return Enqueued(row.id, created=False)
@@ -184,6 +185,8 @@ def retry(store: Store, job_id: str, wall: float, by: str = "") -> Row:
     if row.state.live:
         raise state_conflict(job_id, "retry", row.state)
     refuse_taken(store, row, "retry", wall)
+    if row.state is State.SUCCEEDED:
+        store.steps.pop(job_id, None)
     store.again(row, wall)
     store.mark(row, "retry", wall, by=by)
     return row

@@ -31,7 +31,7 @@ from holdfast.records import (
     mark_row,
 )
 
-from . import depending
+from . import depending, remembering
 from .rows import GroupName, Holder, Instant, Row, Scope
 from .store import Store
 
@@ -250,6 +250,7 @@ def dump(store: Store) -> Dump:
                 mark_row(row.id, mark) for row in store.jobs.values() for mark in store.marks.get(row.id, ())
             ),
             "edges": tuple(_plain(edge) for edge in depending.in_order(store)),
+            "steps": tuple(_plain(step) for step in remembering.in_order(store)),
             "dependents": tuple(depending.dependents(store)),
             "propagating": tuple({"parent": parent} for parent in sorted(store.propagating)),
         }

@@ -102,11 +102,11 @@ R24. Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s
 R25. Only `tick` writes cron entries, and every write compares the entry's version.
 R26. A sealed store (its Seal is closed) accepts no work, starts none and refuses operator changes: enqueue, a declare
   that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, edit, delete, discard,
-  pause, resume, limit, slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim
-  applies its settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a running
-  job end still works: register, begin, renew, report, settle, release, retire, recover, and the cancel of a running
-  job. So once a sealed store has no running job, no job, letter, rule or pause in it changes any more. The caller of
-  `seal` must rearrange first.
+  pause, resume, limit, slow_down, signal, tick and the cancel of an unstarted job raise StoreSealed and change nothing.
+  A claim applies its settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a
+  running job end still works: register, begin, renew, report, checkpoint, settle, release, retire, recover, and the
+  cancel of a running job. So once a sealed store has no running job, no job, letter, rule or pause in it changes any
+  more. The caller of `seal` must rearrange first.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ from ..records import (
     WorkerRecord,
 )
 from ..rollups import Recording
+from ..steps import NewStep
 from .reader import Reader as Reader
 
 
@@ -318,6 +319,28 @@ class Backend(Reader):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         """Store progress and log lines of running jobs, fenced; a requested cancel does not refuse them."""
 
+    @abstractmethod
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        """Store what the handler of a running job has done, fenced like a report; the job itself does not change.
+
+        R91. Each step is stored by (kind, name) and replaces the one stored before. The store fills in `at`, the fence
+        of the lease, and until = now + delay. LOST stores none of them. Steps are kept with the job: through retries,
+        snoozes, stalls, death and revival. They go when it is pruned, deleted, or retried after it succeeded. A holder
+        of a key (R29) that has steps is kept, as if it were running.
+        """
+
+    @abstractmethod
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        """Store a signal for an unfinished job, as a step of that kind. Finished: StateConflict. Unknown: JobNotFound.
+
+        R92. The first signal of a name counts: another one changes nothing. More than SIGNALS_MAX: ConfigurationError.
+        The job's timeline gets a mark (kind signal, text the name). If the job is scheduled and its latest lease, by
+        the fence, stored a wait of this name, it is due now and in play, as after run_now. One that waits for its
+        parents is not. A sealed store refuses it.
+        """
+
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         """End leases with outcomes, fenced.
 
@@ -332,6 +355,8 @@ class Backend(Reader):
         goes first), no longer holds its letter (discarded, superseded, pruned), is deleted, or is passed by `resume`;
         the group is refilled in the same step. On PostgreSQL, if another session is working on that group and the dead
         job was superseded or pruned, the refill is left to that session or the next sweep.
+        R93. A snooze with a `reason` waits for the signal of that name: if it is stored, the job is due now whatever
+        the delay is. So a signal makes the job due either here or by `signal`, never by neither.
         """
         return list((await self.exchange(settlements, (), None, now)).answers)
 
@@ -554,6 +579,7 @@ class Backend(Reader):
         R57. Ids, seq, turns, counters, states, times and fences stay as they are; nothing is refilled or promoted. What
         already exists (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
         counters of the store move above the incoming ones: fences, turns and seqs keep growing.
+        R94. Steps follow their jobs as a part of their own, by job, kind and name.
         R58. StoreSealed or ConfigurationError unless the store is the target of exactly this move_id, still `moving`.
         A shipment with a running job, or with a job that holds a key which another job here holds, judged by holds_key
         alone (a sharded store may hold both): ConfigurationError.

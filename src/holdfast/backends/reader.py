@@ -35,6 +35,7 @@ from ..records import (
     WorkerRecord,
 )
 from ..rollups import EventPage, Rollup, RollupQuery
+from ..steps import Steps
 from . import paging
 
 Scoped = TypeVar("Scoped", Override, Flow, Pause)
@@ -125,6 +126,10 @@ class Reader(ABC):
         """
 
     @abstractmethod
+    async def steps(self, job_id: str) -> Steps:
+        """What a job remembers between its attempts (R91), by kind and name; nothing for an unknown job."""
+
+    @abstractmethod
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         """Roll-ups, by time, queue, task, worker and outcome."""
 
@@ -181,8 +186,9 @@ class Reader(ABC):
         deadline, last_call), `queues` (like `QueueRule`), `tasks` (like `TaskRule`), `overrides` (like `Override`, None
         for values that are not set), `flows` (like `Flow`), `entries` (like `CronEntry`), `pauses` (like `Pause`),
         `logs` (job_id, at, text), `marks` (job_id and the fields of `Mark`), `edges` (like `Edge`), `dependents`
-        (child, pending, failed: how many of its edges are not met, and how many failed), `propagating` (parent). States
-        are text, structs are dicts, bytes stay bytes. rank is meaningful only for ready jobs, else 0.
+        (child, pending, failed: how many of its edges are not met, and how many failed), `propagating` (parent),
+        `steps` (like `Step`). States are text, structs are dicts, bytes stay bytes. rank is meaningful only for ready
+        jobs, else 0.
 
         All of it is of one instant, but for the rows in `moving`: a store that cannot read everything at once lists
         there, in each version it saw, every row that changed while it read."""

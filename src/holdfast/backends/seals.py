@@ -14,6 +14,7 @@ import msgspec
 from ..errors import ConfigurationError, StoreSealed
 from ..lifecycle import State
 from ..records import Flow, Override, Pause, Seal, Shipment
+from ..steps import SIGNALS_MAX
 from ..worker_status import COMMANDS_KEPT_MAX
 
 _encode = msgspec.json.Encoder().encode
@@ -93,6 +94,13 @@ def place_of(wanted: Pause | Override | Flow, what: str) -> tuple[str, str, str]
     if wanted.task is None and wanted.queue is not None:
         return ("queue", wanted.queue, "") if wanted.group is None else ("group", wanted.queue, wanted.group)
     raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
+
+
+def too_many_signals(job_id: str) -> ConfigurationError:
+    """The refusal of a signal of one more name."""
+    return ConfigurationError(
+        f"job {job_id} already has {SIGNALS_MAX} signals, the most a job can have. Send one signal with all the values."
+    )
 
 
 def too_many_commands(worker: str) -> ConfigurationError:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from ..codec import decode_plain
 from ..cron.api import Entry
 from ..edges import Relative, Relatives
 from ..inspection.explain import limit_in_force, rate_in_force
@@ -21,6 +22,7 @@ from ..job import DeadLetter, Job
 from ..lifecycle import Failure
 from ..rates import Rate
 from ..records import Flow, GroupRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..steps import Step
 from ..worker_status import WorkerStatus, read
 from .parse import iso
 from .parse_limits import limit_word
@@ -38,6 +40,19 @@ def relatives_document(found: Relatives) -> dict[str, Any]:
 
 def _relative(one: Relative) -> dict[str, Any]:
     return {"id": one.id, "task": one.task, "state": one.state.value, "status": one.status}
+
+
+def step_document(step: Step) -> dict[str, Any]:
+    """What a job remembers, with its value."""
+    return {
+        "kind": step.kind,
+        "name": step.name,
+        "number": step.number,
+        "value": None if step.value is None else decode_plain(step.value),
+        "until": None if step.until is None else iso(step.until),
+        "at": iso(step.at),
+        "fence": step.fence,
+    }
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..queries import make_query
 from ..queries.pages import GROUPINGS
 from ..records import SORTS
 from .completion import complete_query
-from .documents import history_document, job_document, plain, queue_document, relatives_document
+from .documents import history_document, job_document, plain, queue_document, relatives_document, step_document
 from .exits import Exit
 from .parse import Duration, ago, iso, tries
 from .session import Session, find_id, queue_hint, session_options, task_hint, without_ls
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from ..edges import Relatives
     from ..inspection import HistoryEntry
     from ..records import Seal
+    from ..steps import Step
 
 LETTERS_COUNTED_MAX = 100_000
+VALUE_CHARS_MAX = 200  # of a step's value; --json has all of it
 QUERY_HELP = (
     "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `task:send_* -group:ann`, "
     "`args.user.id:42`, `error:Timeout age:>1h attempts:>3`; an id by its beginning or end."
@@ -202,15 +204,18 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
             return _follow(session, app, find_id(app, id))
         found = app.job(find_id(app, id))
         lines, timeline, related = app.logs(found), app.history(found), app.relatives(found)
+        steps = app.steps(found)
         if session.as_json:
             logs = [{"at": iso(line.at), "text": line.text} for line in lines]
             past = [history_document(entry) for entry in timeline]
             document = {"job": job_document(found), **relatives_document(related), "logs": logs, "history": past}
+            document["steps"] = list(map(step_document, steps))
             session.print.document(document)
             return Exit.DONE
         now = app.now().timestamp()
     _show_job(session, found, now)
     _show_relatives(session, related)
+    _show_steps(session, steps, now)
     session.print.heading("history")
     show_timeline(session, timeline, now)
     if found.errors:
@@ -236,6 +241,21 @@ def _show_relatives(session: Session, found: Relatives) -> None:
             session.print.table(("id", "task", "state"), rows, empty="")
     if found.more:
         session.print.note("there are more than are shown.")
+
+
+def _show_steps(session: Session, steps: list[Step], now: float) -> None:
+    """Print what the job remembers between its attempts."""
+    if steps:
+        session.print.heading("steps")
+        rows = [(str(one.number or ""), one.kind, one.name, ago(one.at, now), _step_value(one, now)) for one in steps]
+        session.print.table(("no", "kind", "name", "stored", "value"), rows, empty="")
+
+
+def _step_value(step: Step, now: float) -> str:
+    if step.until is not None and step.value is None:
+        return f"{'until' if step.until > now else 'over'} {ago(step.until, now)}"
+    text = (step.value or b"").decode(errors="replace")
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"
 
 
 def show_timeline(session: Session, found: list[HistoryEntry], now: float) -> None:

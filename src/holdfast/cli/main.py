@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("operate", "Cancel jobs; a running one is asked to stop."),
         "retry": ("operate", "Run finished jobs again with fresh budgets."),
         "run-now": ("operate", "Make scheduled jobs due now."),
+        "signal": ("signal", "Send a signal to a job that waits for it."),
         "bury": ("operate", "Turn jobs that have not started into dead letters."),
         "reschedule": ("operate", "Change the due time of jobs that have not started."),
         "edit": ("operate", "Change arguments, queue, group or priority before the start."),

@@ -529,6 +529,13 @@ def edges_lead_from_job_to_job(picture: Picture) -> Iterator[Violation]:
             yield about("edges_lead_from_job_to_job", child, text)
 
 
+def steps_belong_to_jobs(picture: Picture) -> Iterator[Violation]:
+    """What a job remembers goes with it."""
+    for job_id in sorted(picture.with_steps - picture.by_id.keys()):
+        text = f"there are steps of job {job_id}, and there is no such job"
+        yield Violation(rule="steps_belong_to_jobs", job_id=job_id, text=text)
+
+
 def waiting_jobs_have_parents_to_wait_for(picture: Picture) -> Iterator[Violation]:
     """What is counted of a job's dependencies is what is there, and a job waits only for those."""
     pending, failed = Counter[str](), Counter[str]()
@@ -566,5 +573,6 @@ RULES: tuple[Rule, ...] = (
     runs_of_one_job_never_overlap,
     runs_of_one_group_never_exceed_its_limit,
     edges_lead_from_job_to_job,
+    steps_belong_to_jobs,
     waiting_jobs_have_parents_to_wait_for,
 )

@@ -20,6 +20,7 @@ from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest
 from ..rates import UNLIMITED, Rate, bounded, opens_at
 from ..records import Flow, GroupRecord, JobQuery, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..steps import Step, open_wait
 from ..worker_status import read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
@@ -101,7 +102,8 @@ async def _explained(backend: Backend, scene: _Scene) -> Explanation:
         case State.SCHEDULED:
             if scene.job.due_at == DUE_AFTER_PARENTS:
                 return _after_parents(scene, await backend.relatives(scene.job.id, limit=PARENTS_LOOKED_MAX))
-            return _scheduled(scene)
+            wait = await _open_wait(backend, scene.job)
+            return _scheduled(scene) if wait is None else _asleep(scene, wait)
         case State.WAITING:
             return await _waiting(backend, scene)
         case State.READY:
@@ -125,6 +127,26 @@ def _after_parents(scene: _Scene, relatives: Relatives) -> Explanation:
     steps = [f"`holdfast explain {one.id}` says why that one has not succeeded." for one in open_ones[:1]]
     steps.append(f"Or run it without waiting: `holdfast run-now {job.id}`.")
     return _explanation(scene, summary, [*reasons, *_obstacles(scene)], steps)
+
+
+async def _open_wait(backend: Backend, job: JobRecord) -> Step | None:
+    """The sleep or the wait that its latest attempt ended in."""
+    return open_wait((await backend.steps(job.id)).steps, job.fence) if job.attempts else None
+
+
+def _asleep(scene: _Scene, wait: Step) -> Explanation:
+    """A job that sleeps, or waits for a signal, in the middle of its handler."""
+    job, when = scene.job, _when(scene.job.due_at, scene.now)
+    steps: list[str] = []
+    if job.due_at <= scene.now:
+        summary = "It slept, is due, and will be brought into play by the next claim or sweep of any worker."
+    elif wait.kind == "wait":
+        summary = f"It waits for signal {wait.name!r} (ctx.wait_for), at most until {when}."
+        steps = [f"Send it: `holdfast signal {job.id} {wait.name} VALUE`. It runs at once."]
+    else:
+        summary = f"It sleeps (ctx.sleep, {wait.name!r}) until {when}."
+    held = [f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends."] if job.held else []
+    return _explanation(scene, summary, [*held, *_obstacles(scene)], steps)
 
 
 def _scheduled(scene: _Scene) -> Explanation:

@@ -186,6 +186,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     edges: tuple[Edge, ...] = ()
     edge_counts: Mapping[str, tuple[int, int]] = {}  # by child: how many of its edges are stored as not met, and failed
     propagating: frozenset[str] = frozenset()  # parents whose edges are still to follow
+    with_steps: frozenset[str] = frozenset()  # jobs that remember something
     newest: float | None = None  # the latest time found in the store
     rearranging: bool = False  # a changed rule is still being applied; claims already obey it
     sharded: bool = False  # two jobs in different shards may have the same fence
@@ -254,6 +255,7 @@ def picture_of(dump: Dump) -> Picture:
         edges=tuple(_rows(tables, "edges", Edge)),
         edge_counts={row["child"]: (row["pending"], row["failed"]) for row in tables.get("dependents", ())},
         propagating=frozenset(row["parent"] for row in tables.get("propagating", ())),
+        with_steps=frozenset(row["job_id"] for row in tables.get("steps", ())),
         newest=_newest(jobs, tables),
         rearranging=dump.rearranging,
         sharded=dump.sharded,

@@ -61,6 +61,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
+from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from ..contract import Backend
 from ..seals import check_limit
@@ -322,6 +323,10 @@ class PostgresBackend(Backend):
         kept = [replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
         return codec.as_answers(await self._write("report.call", reports=encoded(kept), now=now))
 
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        told = encoded(steps)
+        return Answer(await self._write("checkpoint.call", id=held.id, token=held.token, steps=told, now=now))
+
     async def exchange(
         self,
         settlements: Sequence[Settlement],
@@ -444,6 +449,11 @@ class PostgresBackend(Backend):
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("revive.run_now", now, id=job_id, by=_storable(by))
 
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        return await self._operate("signal.call", now, id=job_id, name=name, value=value, by=_storable(by))
+
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("revive.call", now, id=job_id, by=_storable(by))
 
@@ -524,6 +534,9 @@ class PostgresBackend(Backend):
 
     async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
         return await self._read("relatives", read.relatives, job_id, limit, values)
+
+    async def steps(self, job_id: str) -> Steps:
+        return await self._read("steps", read.steps, job_id)
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._read("rollups", read.rollups, query)

@@ -38,7 +38,7 @@ from ...errors import (
 )
 from ...lifecycle import state_conflict
 from ..connects import Pace, is_ready
-from ..seals import strict_limit, too_many_commands
+from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
 from .codec import sent
 
@@ -73,6 +73,7 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF007": lambda facts: too_many_commands(facts["worker"]),
     "HF006": lambda facts: strict_limit(facts["queue"], facts["limit"]),
     "HF008": lambda facts: ParentNotFound(**facts),
+    "HF009": lambda facts: too_many_signals(**facts),
 }
 AGAIN = ("40001", "40P01")
 HELD = "55P03"

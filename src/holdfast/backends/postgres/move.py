@@ -12,6 +12,7 @@ from psycopg.errors import UniqueViolation
 
 from ...edges import edge_position, position_of
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
+from ...steps import place_of_step, step_place
 from .. import seals
 from . import read
 from .codec import as_job, as_marks, encoded, read_letter
@@ -64,6 +65,9 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
     if part == "edges":
         edges = await read.edges(cursor, sql, edge_position(after), limit)
         return Shipment(part=part, edges=tuple(edges), after=position_of(edges[-1]) if len(edges) == limit else None)
+    if part == "steps":
+        steps = await read.all_steps(cursor, sql, step_place(after), limit)
+        return Shipment(part=part, steps=tuple(steps), after=place_of_step(steps[-1]) if len(steps) == limit else None)
     found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
     letters = tuple(_as_letter(row[0]) for row in found)
     return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
@@ -123,6 +127,8 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
             await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
         if shipment.edges:
             await cursor.execute(sql["relatives.carry"], {"edges": encoded(shipment.edges)})
+        if shipment.steps:
+            await cursor.execute(sql["remembered.carry"], {"steps": encoded(shipment.steps)})
         # The tick exported with the rules is not below any number in use. Turns are ignored: staggered ones may lie far
         # beyond the counter.
         highest = max((job.fence for job in shipment.jobs), default=0)

@@ -36,6 +36,7 @@ from ...records import (
     mark_row,
 )
 from ...rollups import EventPage, KeptEvent, Rollup, RollupQuery
+from ...steps import Step, Steps
 from ..reader import queue_records, task_records
 from ..seals import place_of
 from .codec import (
@@ -278,6 +279,26 @@ async def edges(
     ]
 
 
+async def steps(cursor: Cursor, sql: Statements, job_id: str) -> Steps:
+    async with one_picture(cursor):
+        found = await rows(cursor, sql["remembered.of_job"], {"id": job_id})
+        [(now,)] = await rows(cursor, sql["remembered.now"])
+    return Steps(now=now, steps=tuple(map(_step, found)))
+
+
+async def all_steps(
+    cursor: Cursor, sql: Statements, after: tuple[str, str, str] = ("", "", ""), limit: int | None = None
+) -> list[Step]:
+    """By job, kind and name."""
+    job, kind, name = after
+    asked = {"job": job, "kind": kind, "name": name, "limit": limit}
+    return [_step(row) for row in await rows(cursor, sql["remembered.after"], asked)]
+
+
+def _step(row: Sequence[Any]) -> Step:
+    return Step(**dict(zip(Step.__struct_fields__, row, strict=True)))
+
+
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
     """The whole store as plain values in the shapes of the records, from one snapshot."""
     async with one_picture(cursor):
@@ -304,6 +325,7 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
             ],
         }
         tables["edges"] = [_plain(edge) for edge in await edges(cursor, sql)]
+        tables["steps"] = [_plain(step) for step in await all_steps(cursor, sql)]
         tables["dependents"] = [
             {"child": child, "pending": open_ones, "failed": failed}
             for child, open_ones, failed in await rows(cursor, sql["relatives.dependents"])

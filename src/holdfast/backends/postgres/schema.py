@@ -51,6 +51,7 @@ FILES = [
     "rearrange",
     "operate",
     "dependencies",
+    "steps",
     "history",
     "edit",
     "prune",
@@ -75,6 +76,7 @@ _BY_INDEX = (
     "retry",
     "revive",
     "run_now",
+    "signal",
     "slow_down",
     "tick",
 )

@@ -59,6 +59,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
+from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from .. import seals
 from ..connects import Pace
@@ -304,6 +305,11 @@ class RedisBackend(Backend):
         named = [(one.id, one.token, one.progress, one.text, one.lines[-LOGS_KEPT_MAX:]) for one in reports]
         return await self._answers("report", now, named)
 
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        told, values = list(map(codec.new_step, steps)), [step.value or b"" for step in steps]
+        [letter] = await self._run("checkpoint", now, held.id, held.token, told, pieces=values)
+        return codec.answers(letter)[0]
+
     async def exchange(
         self,
         settlements: Sequence[Settlement],
@@ -392,6 +398,11 @@ class RedisBackend(Backend):
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("run_now", now, job_id, by)
 
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        return codec.jobs(await self._run("signal", now, job_id, name, by, pieces=[value]))[0]
+
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("revive", now, job_id, "revive", by)
 
@@ -452,6 +463,9 @@ class RedisBackend(Backend):
 
     async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
         return await self._reading().relatives(job_id, limit, values=values)
+
+    async def steps(self, job_id: str) -> Steps:
+        return await self._reading().steps(job_id)
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._reading().rollups(query)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
@@ -36,6 +36,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import KeptEvent, Rollup
+from ...steps import NewStep, Step, StepKind
 from .. import seals
 from .layouts import FIELDS, NEW_JOB, RECORD, REQUEST, TERMS, bad_fields
 
@@ -121,6 +122,35 @@ def edge_line(edge: Edge) -> tuple[Any, ...]:
     """An edge as it is moved."""
     wanted = (edge.on_parent_failure, _or_false(edge.delay), _or_false(edge.due_at))
     return (edge.parent, edge.child, str(STATUSES.index(edge.status)), *wanted)
+
+
+def new_step(step: NewStep) -> tuple[Any, ...]:
+    """Encode a NEW_STEP; its value travels beside it."""
+    return (step.kind, step.name, step.number, _or_false(step.delay))
+
+
+def step(member: bytes, packed: bytes | None) -> Step:
+    """Decode a step from its member of `steps` and its values."""
+    escaped, kind, name = member.split(b"\0", 2)
+    try:
+        number, value, until, at, fence = unpack(packed or b"")
+    except UNREADABLE:
+        number, value, until, at, fence = 0, False, False, 0.0, 0
+    return Step(
+        job_id=escaped.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode(),
+        kind=cast(StepKind, kind.decode()),
+        name=name.decode(),
+        number=number,
+        value=None if value is False else value.encode(),  # JSON: always text
+        until=None if until is False else float(until),
+        at=float(at),
+        fence=fence,
+    )
+
+
+def step_line(step: Step) -> tuple[Any, ...]:
+    """A step as it is moved; its value travels beside it."""
+    return (step.job_id, step.kind, step.name, step.number, _or_false(step.until), step.at, step.fence)
 
 
 def edges(members: Sequence[bytes], dependents: Mapping[bytes, bytes]) -> list[Edge]:

@@ -53,7 +53,7 @@ from ...errors import (
 from ...lifecycle import state_conflict
 from .. import seals
 from ..connects import Pace, is_ready
-from ..seals import strict_limit, too_many_commands
+from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
 from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
@@ -99,6 +99,7 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
     "ParentNotFound": lambda facts: ParentNotFound(**facts),
+    "TooManySignals": lambda facts: too_many_signals(**facts),
     "TooManyCommands": lambda facts: too_many_commands(facts["worker"]),
     "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),
     "not ours": lambda facts: ConfigurationError(

@@ -140,7 +140,7 @@ def _dump(
     moving: Sequence[Mapping[str, Any]] = (),
 ) -> Dump:
     workers, calls, portraits, rules, tasks, overrides, flows, entries, pauses, changes, *more = small
-    edges, dependents, propagating = more[0], _pairs(more[1]), more[2]
+    edges, dependents, propagating, steps = more[0], _pairs(more[1]), more[2], more[3]
     ordered = sorted(((_line(one), one[_LINES], one[_MARKS]) for one in jobs), key=lambda line: line[0]["seq"])
     shown = [codec.plain(codec.letter_of(*one)) for one in letters.items()]
     return Dump(
@@ -161,6 +161,7 @@ def _dump(
             ),
             "marks": tuple(mark_row(job["id"], mark) for job, _, packed in ordered for mark in codec.marks(packed)),
             "edges": tuple(map(codec.plain, codec.edges(edges, dependents))),
+            "steps": tuple(codec.plain(codec.step(*one)) for one in steps),
             "dependents": tuple(codec.edge_counts(dependents)),
             "propagating": tuple({"parent": parent.decode()} for parent in sorted(propagating)),
         },

@@ -51,6 +51,8 @@ KEY_TYPES = {
     "parents": "zset",  # the same by child, parent
     "dependents": "hash",  # job with parents → how many of its edges are not met and failed, and what it wants
     "propagating": "zset",  # parents whose edges may not be in line with their state yet, oldest first
+    "steps": "zset",  # what jobs remember between their attempts, by job, kind and name
+    "step_values": "hash",  # the same → number, value, until, at, fence
     "workers": "hash",  # id → its row
     "portraits": "hash",  # worker → the status of its runners: kept out of its row, which every claim reads
     "commands": "hash",  # worker → what it is asked to do, answered or not, oldest first

@@ -176,6 +176,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "LINK": ("parents", "policy", "delay", "due_at"),  # what a new job waits for
     "DEPENDENT": ("pending", "failed", "policy", "delay", "due_at"),  # the same, as it is stored
     "EDGE": ("parent", "child", "status", "policy", "delay", "due_at"),  # as it is moved
+    "NEW_STEP": ("kind", "name", "number", "delay"),  # what a handler stores
+    "STEP": ("number", "value", "until", "at", "fence"),  # the same, as it is stored
     "RELATIVE": ("id", "task", "state", "status", "value"),
     "SETTLED": SETTLEMENT,
     "RELEASE": ("id", "token", "delay"),

@@ -16,6 +16,7 @@ from ...errors import BackendUnavailable
 from ...lifecycle import State
 from ...rates import UNLIMITED, Rate
 from ...records import Part, Seal, Shipment, StoredJob, TaskRecord
+from ...steps import place_of_step, step_place
 from .. import seals
 from . import codec, limits
 from .connection import Connections
@@ -55,7 +56,11 @@ class MoveVerbs:
 
     async def export(self, part: Part, after: str, limit: int) -> Shipment:
         place = int(after or 0) if part == "jobs" else 0
-        texts = edge_position(after) if part == "edges" else (after, "")
+        texts: tuple[str, ...] = (after, "", "")
+        if part == "edges":
+            texts = (*edge_position(after), "")
+        elif part == "steps":
+            texts = step_place(after)
         pieces = [text.encode() for text in texts]
         reply = await self._connections.run(SCRIPTS["export"], [None, part, place, limit], pieces)
         if part == "rules":
@@ -66,6 +71,9 @@ class MoveVerbs:
         if part == "edges":
             edges = tuple(codec.edge(*one) for one in reply)
             return Shipment(part=part, edges=edges, after=position_of(edges[-1]) if len(edges) == limit else None)
+        if part == "steps":
+            steps = tuple(codec.step(*one) for one in reply)
+            return Shipment(part=part, steps=steps, after=place_of_step(steps[-1]) if len(steps) == limit else None)
         # A change of a task's lane is applied to ready jobs page by page; a seal may come before the last page.
         lanes = await self._lanes()
         jobs = tuple(_to_its_lane(job, lanes) for job in codec.stored_jobs(*reply))
@@ -85,6 +93,7 @@ class MoveVerbs:
             after = seals.written(before.moved_on(shipment)).encode()
             pieces = [text or b"", after, *map(limits.entry_text, shipment.entries)]
             pieces += [piece for job in shipment.jobs for piece in codec.pieces(job)]
+            pieces += [step.value or b"" for step in shipment.steps]
             [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
             if done < 0:
                 raise seals.key_taken()
@@ -107,6 +116,7 @@ def _values(shipment: Shipment) -> list[Any]:
         shipment.tick,
         shipment.seq,
         [codec.edge_line(edge) for edge in shipment.edges],
+        [codec.step_line(step) for step in shipment.steps],
     ]
 
 

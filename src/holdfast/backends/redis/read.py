@@ -31,6 +31,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import EventPage, Rollup, RollupQuery, merged
+from ...steps import Steps
 from ..reader import queue_records, task_records
 from . import codec, limits
 from .connection import Connections
@@ -85,6 +86,10 @@ class Reader:
             pending=pending,
             more=max(len(parents), len(children)) > limit,
         )
+
+    async def steps(self, job_id: str) -> Steps:
+        now, found = await self._run("steps", job_id)
+        return Steps(now=float(now), steps=tuple(codec.step(*one) for one in found))
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         """Page by page: a script blocks the whole server."""

@@ -36,16 +36,17 @@ from .layouts import FIELDS, META, POSITIONS, ROW_IS_SOUND, VARIABLES, record_in
 # Verbs that only read. They also run on a full server.
 READING = (
     *("count", "dump", "dump_page", "ended", "export", "flaws", "get", "groups", "queues", "relatives"),
-    *("rights", "rollups", "scan", "tally", "tasks", "wait_for_work", "workers"),
+    *("rights", "rollups", "scan", "steps", "tally", "tasks", "wait_for_work", "workers"),
 )
 # Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
 # and settle until the server has room again.
-FILLING = ("carry", "edit", "enqueue", "link", "record", "revive", "tick")
+FILLING = ("carry", "edit", "enqueue", "link", "record", "revive", "signal", "tick")
 DRAINING = (
     "answer",
     "begin",
     "bury",
     "cancel",
+    "checkpoint",
     "command",
     "declare",
     "delete",

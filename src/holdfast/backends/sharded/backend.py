@@ -65,6 +65,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import Recording
+from ...steps import NewStep
 from ..contract import Backend
 from ..formulas import Numbering
 from .cron import CronVerbs
@@ -183,6 +184,12 @@ class ShardedBackend(ShardedReader, Backend):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(reports, lambda store, part: store.report(part, now))
 
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        async def ask(store: Backend, part: list[Held]) -> list[Answer]:
+            return [await store.checkpoint(one, steps, now) for one in part]
+
+        return (await self._leasing.by_token([held], ask))[0]
+
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(settlements, lambda store, part: store.settle(part, now))
 
@@ -293,6 +300,11 @@ class ShardedBackend(ShardedReader, Backend):
 
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._where_it_is(lambda store: store.run_now(job_id, now, by=by))
+
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        return await self._where_it_is(lambda store: store.signal(job_id, name, value, now, by=by))
 
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._where_it_is(lambda store: store.revive(job_id, now, by=by))

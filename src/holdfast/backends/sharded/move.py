@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
 from ...edges import Edge, position_of
 from ...records import DeadLetter, Part, Shipment, StoredJob
+from ...steps import place_of_step
 from .. import seals
 from .divide import concerning, refuse_undividable
 from .enqueue import apart
@@ -63,6 +64,12 @@ class MoveVerbs:
             edges = await self._page(part, after, limit, lambda piece: piece.edges, lambda one: (one.child, one.parent))
             place = position_of(edges[-1]) if len(edges) >= limit else None
             return Shipment(part=part, edges=tuple(edges), after=place)
+        if part == "steps":
+            steps = await self._page(
+                part, after, limit, lambda piece: piece.steps, lambda one: (one.job_id, one.kind, one.name)
+            )
+            place = place_of_step(steps[-1]) if len(steps) >= limit else None
+            return Shipment(part=part, steps=tuple(steps), after=place)
         letters = await self._page(part, after, limit, lambda piece: piece.letters, lambda letter: letter.id)
         return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) >= limit else None)
 
@@ -130,6 +137,9 @@ class MoveVerbs:
             await self._hand_out(move, shipment, [self._shard_of(job) for job in shipment.jobs])
         elif shipment.part == "edges":
             await self._hand_out(move, shipment, await self._shards_with(shipment.edges))
+        elif shipment.part == "steps":
+            places = await self._places_of({step.job_id for step in shipment.steps})
+            await self._hand_out(move, shipment, [places[step.job_id] for step in shipment.steps])
         else:
             found = await at_once({str(n): self._shard_with(one) for n, one in enumerate(shipment.letters)})
             await self._hand_out(move, shipment, list(found.of_all().values()))
@@ -233,6 +243,7 @@ class MoveVerbs:
                 part=shipment.part,
                 jobs=tuple(job for job, shard in zip(shipment.jobs, shards, strict=False) if shard == name),
                 edges=tuple(one for one, shard in zip(shipment.edges, shards, strict=False) if shard == name),
+                steps=tuple(one for one, shard in zip(shipment.steps, shards, strict=False) if shard == name),
                 letters=tuple(one for one, shard in zip(shipment.letters, shards, strict=False) if shard == name),
             )
             await (await self._stores(name)).carry(move, part)
@@ -241,18 +252,22 @@ class MoveVerbs:
 
     async def _shards_with(self, edges: Sequence[Edge]) -> list[str]:
         """Return where each edge's jobs are; refuses one between two shards."""
-        ids = sorted({name for edge in edges for name in (edge.parent, edge.child)})
-        places: dict[str, str] = {}
+        places = await self._places_of({name for edge in edges for name in (edge.parent, edge.child)})
+        for edge in edges:
+            if places.get(edge.parent) != places.get(edge.child):
+                raise apart(edge.child, edge.parent)
+        return [places[edge.child] for edge in edges]
+
+    async def _places_of(self, job_ids: Collection[str]) -> dict[str, str]:
+        """Return the shard of each job."""
+        ids, places = sorted(job_ids), dict[str, str]()
 
         async def look(name: str) -> None:
             ended = await (await self._stores(name)).ended(ids)
             places.update({one: name for one in ids if one not in ended or ended[one] is not None})
 
         (await at_once({name: look(name) for name in self._shards.all()})).of_all()
-        for edge in edges:
-            if places.get(edge.parent) != places.get(edge.child):
-                raise apart(edge.child, edge.parent)
-        return [places[edge.child] for edge in edges]
+        return places
 
     def _shard_of(self, row: StoredJob | DeadLetter) -> str:
         return shard_name(row.queue, place_of_job(row, self._shards.registry.queues[row.queue].shards))

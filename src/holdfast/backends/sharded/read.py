@@ -39,6 +39,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import EventPage, Rollup, RollupQuery, merged
+from ...steps import Steps
 from ..contract import Backend, Reader
 from ..paging import tallied
 from .cron import NOTED
@@ -106,12 +107,24 @@ class ShardedReader(Reader):
         return found
 
     async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+        shard = await self._shard_of(job_id)
+        if shard is None:
+            return Relatives()
+        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values))
+
+    async def steps(self, job_id: str) -> Steps:
+        shard = await self._shard_of(job_id)
+        if shard is None:
+            return Steps(now=await self.clock())
+        return await self._at(shard, lambda store: store.steps(job_id))
+
+    async def _shard_of(self, job_id: str) -> str | None:
+        """Return where a job is; None if it is unknown."""
         job = await self.get(job_id)
         if job is None:
-            return Relatives()
+            return None
         entry = self._shards.registry.queues[job.queue]
-        shard = self._places.get(job_id) or shard_name(job.queue, place_of_job(job, entry.shards))
-        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values))
+        return self._places.get(job_id) or shard_name(job.queue, place_of_job(job, entry.shards))
 
     def _remember(self, job_id: str, shard: str) -> None:
         if len(self._places) >= PLACES_MAX:
@@ -397,6 +410,8 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     for table in ("edges", "dependents", "propagating"):
         rows = [row for dump in found.values() for row in dump.tables[table]]
         tables[table] = tuple(sorted(rows, key=lambda row: (row.get("child", ""), row.get("parent", ""))))
+    steps = [row for dump in found.values() for row in dump.tables["steps"]]
+    tables["steps"] = tuple(sorted(steps, key=lambda row: (row["job_id"], row["kind"], row["name"])))
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
     flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
     tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))

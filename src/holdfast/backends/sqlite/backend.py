@@ -60,6 +60,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
+from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from ..contract import Backend
 from . import enqueue, groups
@@ -99,14 +100,16 @@ if TYPE_CHECKING:
         settle,
     )
     from . import edit as edits
+    from . import steps as remembered
 else:  # what a producer may never need
     import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
     import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".relatives", ".renew", ".scan", ".settle")
-    import_lazily(globals(), edits=".edit")
+    import_lazily(globals(), edits=".edit", remembered=".steps")
 
 T = TypeVar("T")
 
-BRING_NO_WORK = frozenset({"answer", "begin", "command", "record", "register", "report"})  # wake nobody who waits
+# These wake nobody who waits for work.
+BRING_NO_WORK = frozenset({"answer", "begin", "checkpoint", "command", "record", "register", "report"})
 
 
 class SqliteVerbs(Backend):
@@ -183,6 +186,9 @@ class SqliteVerbs(Backend):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._write("report", lambda tx: renew.report(tx, reports), now)
 
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        return await self._write("checkpoint", lambda tx: remembered.checkpoint(tx, held, steps), now)
+
     async def exchange(
         self,
         settlements: Sequence[Settlement],
@@ -240,6 +246,11 @@ class SqliteVerbs(Backend):
 
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("run_now", lambda tx: operate.run_now(tx, job_id, by), now)
+
+    async def signal(
+        self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
+    ) -> JobRecord:
+        return await self._write("signal", lambda tx: remembered.signal(tx, job_id, name, value, by), now)
 
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("revive", lambda tx: operate.revive(tx, job_id, by), now)
@@ -301,6 +312,10 @@ class SqliteVerbs(Backend):
 
     async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
         return await self._read("relatives", lambda cursor: relatives.relatives(cursor, job_id, limit, values=values))
+
+    async def steps(self, job_id: str) -> Steps:
+        found = await self._read("steps", lambda cursor: read.steps(cursor, job_id))
+        return Steps(now=self._clock.wall(), steps=tuple(found))
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         return await self._read("rollups", lambda cursor: history.rollups(cursor, query))
@@ -560,6 +575,9 @@ class SqliteBackend(SqliteVerbs):
     async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
         answer: Answer = await enqueue.run_sync(connection, self.settle_on, settlement)
         return answer
+
+    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
+        return await self._write("checkpoint", lambda tx: remembered.checkpoint(tx, held, steps), now)
 
     async def exchange(
         self,

@@ -137,6 +137,7 @@ FILES = [
     "limits",
     "operate",
     "dependencies",
+    "steps",
     "edit",
     "history",
     "prune",

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from ...errors import JobNotFound
 from ...lifecycle import UNSTARTED, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, Edit, JobRecord
-from . import dependencies, enqueue, operate, read
+from . import dependencies, enqueue, operate, read, steps
 from .codec import EVERYWHERE, SQL, logical_name, state_of
 from .connection import Transaction
 from .groups import bring_into_play
@@ -128,6 +128,7 @@ def delete(tx: Transaction, job_id: str) -> JobRecord:
     if until > tx.now:
         tx.cursor.execute(SQL["delete.remember"], (job_id, until))
     dependencies.forget(tx, [job_id])
+    steps.forget(tx, [job_id])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["prune.logs"], (job["seq"],))
     tx.cursor.execute(SQL["prune.job"], (job["seq"],))

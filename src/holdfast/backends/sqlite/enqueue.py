@@ -235,6 +235,8 @@ def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | 
         raise DuplicateJob(str(job.key), holder.id)
     if job.on_conflict == "keep" or holder.state not in UNSTARTED or holder.due_at == DUE_AFTER_PARENTS:
         return Enqueued(holder.id, False)
+    if execute(SQL["steps.has"], (holder.id,)).fetchone()[0]:  # it has begun
+        return Enqueued(holder.id, False)
     return holder
 
 

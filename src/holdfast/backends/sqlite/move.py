@@ -15,9 +15,10 @@ from ...edges import edge_position, position_of
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob
+from ...steps import place_of_step, step_place
 from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
-from . import codec, cron, dependencies, read, relatives
+from . import codec, cron, dependencies, read, relatives, steps
 from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
@@ -65,6 +66,9 @@ def export(cursor: sqlite3.Cursor, part: Part, after: str, limit: int) -> Shipme
         return _export_jobs(cursor, int(after or 0), limit)
     if part == "edges":
         return _export_edges(cursor, after, limit)
+    if part == "steps":
+        found = read.steps_after(cursor, step_place(after), limit)
+        return Shipment(part=part, steps=tuple(found), after=place_of_step(found[-1]) if len(found) == limit else None)
     letters = read.letters_after(cursor, after, limit)
     return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) == limit else None)
 
@@ -118,6 +122,7 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
     dependencies.carry(tx, shipment.edges)
+    steps.carry(tx, shipment.steps)
     # A turn may be staggered far ahead; the tick that came with the rules is above everything that advanced the
     # counter.
     highest = max((job.fence for job in shipment.jobs), default=0)

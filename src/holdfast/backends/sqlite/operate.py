@@ -32,7 +32,7 @@ def job_of(tx: Transaction, job_id: str) -> dict[str, Any]:
     return dict(zip(JOB_FIELDS, row, strict=True))
 
 
-def _done(tx: Transaction, job_id: str) -> JobRecord:
+def done(tx: Transaction, job_id: str) -> JobRecord:
     tx.close()
     record = read.get(tx.cursor, job_id)
     if record is None:
@@ -53,7 +53,7 @@ def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
         settle.finish(tx, job, State.CANCELLED)
         count(tx, job, "cancelled")
         settle.mark(tx, job["seq"], "cancel", by=by)
-    return _done(tx, job_id)
+    return done(tx, job_id)
 
 
 def bury(tx: Transaction, job_id: str, reason: str, by: str = "") -> JobRecord:
@@ -64,7 +64,7 @@ def bury(tx: Transaction, job_id: str, reason: str, by: str = "") -> JobRecord:
     kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
     count(tx, job, "dead")
     settle.mark(tx, job["seq"], "bury", by=by)
-    return _done(tx, job_id)
+    return done(tx, job_id)
 
 
 def count(tx: Transaction, job: dict[str, Any], outcome: str) -> None:
@@ -94,12 +94,12 @@ def run_now(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     job = job_of(tx, job_id)
     if job["state"] != State.SCHEDULED:
         raise state_conflict(job_id, "run_now", job["state"])
-    _due_now(tx, job)
+    due_now(tx, job)
     settle.mark(tx, job["seq"], "run_now", by=by)
-    return _done(tx, job_id)
+    return done(tx, job_id)
 
 
-def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
+def due_now(tx: Transaction, job: dict[str, Any]) -> None:
     """Bring a scheduled job into play at once, as promote does."""
     tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))
     bring_into_play(tx, job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
@@ -113,9 +113,11 @@ def retry(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
         raise state_conflict(job_id, "retry", job["state"])
     _refuse_if_key_is_held(tx, job, "retry")
+    if job["state"] == State.SUCCEEDED:
+        tx.cursor.execute(SQL["steps.forget"], (job_id,))
     _start_afresh(tx, job)
     settle.mark(tx, job["seq"], "retry", by=by)
-    return _done(tx, job_id)
+    return done(tx, job_id)
 
 
 def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> JobRecord:
@@ -124,7 +126,7 @@ def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> 
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
     if job["state"] != State.DEAD:
         if letter is not None and state_of(job["state"]).live:
-            return _done(tx, job_id)  # the second click: already revived
+            return done(tx, job_id)  # the second click: already revived
         raise state_conflict(job_id, "revive", job["state"])
     _refuse_if_key_is_held(tx, job, verb)
     if letter is None:
@@ -133,7 +135,7 @@ def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> 
     settle.mark(tx, job["seq"], "revive", by=by)
     if letter is not None:
         tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, letter[0]))
-    return _done(tx, job_id)
+    return done(tx, job_id)
 
 
 def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
@@ -167,7 +169,7 @@ def revive_waiting(tx: Transaction, job_id: str, due_at: float) -> None:
 def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
     """Bring a finished job into play with fresh budgets and its key."""
     _reset(tx, job, tx.now)
-    _due_now(tx, job)
+    due_now(tx, job)
 
 
 def _reset(tx: Transaction, job: dict[str, Any], due_at: float) -> None:

@@ -7,7 +7,7 @@ key's window has not passed, or a letter whose job is live.
 from __future__ import annotations
 
 from ...records import REMEMBER_SECONDS_MIN
-from . import dependencies
+from . import dependencies, steps
 from .codec import SQL
 from .connection import Transaction
 
@@ -36,11 +36,16 @@ def _remove(tx: Transaction, rows: Rows) -> int:
     """Remove these jobs, but for parents of jobs that have not finished; returns how many went."""
     if tx.rules.any_edge:
         rows = [(seq,) for seq in dependencies.without_needed(tx, [seq for (seq,) in rows])]
-        ids = [tx.cursor.execute(SQL["prune.id"], row).fetchone()[0] for row in rows]
-        dependencies.forget(tx, ids)
+        dependencies.forget(tx, _ids(tx, rows))
+    if rows and steps.any_at_all(tx):
+        steps.forget(tx, _ids(tx, rows))
     tx.cursor.executemany(SQL["prune.logs"], rows)
     tx.cursor.executemany(SQL["prune.job"], rows)
     return len(rows)
+
+
+def _ids(tx: Transaction, rows: Rows) -> list[str]:
+    return [tx.cursor.execute(SQL["prune.id"], row).fetchone()[0] for row in rows]
 
 
 def _prune_by_rule(tx: Transaction, limit: int) -> int:

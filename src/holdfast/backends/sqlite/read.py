@@ -33,6 +33,7 @@ from ...records import (
     WorkerRecord,
     mark_row,
 )
+from ...steps import Step
 from ..reader import queue_records, task_records
 from . import codec, relatives
 from .codec import (
@@ -484,6 +485,7 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
         ],
         "marks": _all_marks(cursor),
         "edges": _all_plain(relatives.edges(cursor)),
+        "steps": _all_plain(steps_after(cursor)),
     }
     tables["dependents"], tables["propagating"] = relatives.tables(cursor)
     pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None
@@ -499,6 +501,19 @@ def _job(job: JobRecord) -> dict[str, Any]:
     plain = _plain(job)
     del plain["unreadable"]
     return plain
+
+
+def steps(cursor: sqlite3.Cursor, job_id: str) -> list[Step]:
+    return [_step(row) for row in cursor.execute(SQL["steps.of_job"], (job_id,))]
+
+
+def steps_after(cursor: sqlite3.Cursor, place: tuple[str, str, str] = ("", "", ""), limit: int = -1) -> list[Step]:
+    """By job, kind and name."""
+    return [_step(row) for row in cursor.execute(SQL["steps.after"], (*place, limit))]
+
+
+def _step(row: tuple[Any, ...]) -> Step:
+    return Step(**dict(zip(Step.__struct_fields__, row, strict=True)))
 
 
 def _all_plain(records: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:

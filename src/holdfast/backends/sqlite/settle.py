@@ -63,6 +63,7 @@ _FINISHED = SQL["settle.finished"]
 _HELD = SQL["begin.held"]
 _END_KEYS = SQL["settle.end_keys"]
 _IS_BEHIND = SQL["recover.is_behind"]
+_IS_SIGNALLED = SQL["signal.known"]
 
 
 def as_lease(row: Sequence[Any]) -> dict[str, Any]:
@@ -194,10 +195,18 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
         finish(tx, job, State.DEAD, attempts=1, failures=int(settlement.failed), reason=reason)
         bury(tx, job, reason, failure)
     else:
-        _schedule(tx, job, settlement.delay, attempts=1, failures=int(settlement.failed))
+        delay = 0.0 if _is_awaited(tx, settlement) else settlement.delay
+        _schedule(tx, job, delay, attempts=1, failures=int(settlement.failed))
         if settlement.ending is Ending.SNOOZED:
             _mark_lease(tx, job, "snooze")
     return Answer.OK
+
+
+def _is_awaited(tx: Transaction, settlement: Settlement) -> bool:
+    """Whether the signal that a snooze waits for came while its handler was running (R93)."""
+    if settlement.ending is not Ending.SNOOZED or not settlement.reason:
+        return False
+    return bool(tx.cursor.execute(_IS_SIGNALLED, (settlement.id, settlement.reason)).fetchone()[0])
 
 
 def mark(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:

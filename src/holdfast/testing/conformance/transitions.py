@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import product
+from typing import Any
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import SETTLES, Ending, State, Verb, allowed
 from ...records import Answer, Edit, Held, JobRecord
+from ...steps import NewStep
 from .compare import CALLED, changed_columns, row_of, same, same_tables
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, NO_TOKEN, Start, World
@@ -46,6 +48,11 @@ async def _report(world: World, start: Start) -> bool:
     return await world.report(start.held, progress=0.5, text="half", lines=("a",)) is Answer.OK
 
 
+async def _checkpoint(world: World, start: Start) -> bool:
+    step = NewStep(kind="step", name="one", number=1, value=b"1")
+    return await world.backend.checkpoint(start.held, [step], now=world.now) is Answer.OK
+
+
 async def _release(world: World, start: Start) -> bool:
     return await world.release(start.held) is Answer.OK
 
@@ -77,7 +84,7 @@ def _settle(ending: Ending) -> Act:
 
 def _operate(method: str) -> Act:
     async def act(world: World, start: Start) -> bool:
-        more = ("told to",) if method == "bury" else ()
+        more: tuple[Any, ...] = {"bury": ("told to",), "signal": ("paid", b"1")}.get(method, ())
         try:
             answer: JobRecord = await getattr(world.backend, method)(start.id, *more, now=world.now)
         except StateConflict as refusal:
@@ -108,12 +115,14 @@ ACTS: dict[Verb, Act] = {
     Verb.BEGIN: _begin,
     Verb.RENEW: _renew,
     Verb.REPORT: _report,
+    Verb.CHECKPOINT: _checkpoint,
     Verb.RELEASE: _release,
     Verb.RECOVER: _recover,
     Verb.EXPIRE: _expire,
     Verb.CANCEL: _operate("cancel"),
     Verb.BURY: _operate("bury"),
     Verb.RUN_NOW: _operate("run_now"),
+    Verb.SIGNAL: _operate("signal"),
     Verb.REVIVE: _operate("revive"),
     Verb.RETRY: _operate("retry"),
     Verb.EDIT: _edit,
@@ -134,6 +143,7 @@ CHANGES: dict[Verb, set[str]] = {
     Verb.BEGIN: {"begun"},
     Verb.RENEW: set(),
     Verb.REPORT: {"progress", "progress_text"},
+    Verb.CHECKPOINT: set(),
     Verb.SETTLE_SUCCEEDED: _PLACE | _LEASE | _END | {"attempts", "value"},
     Verb.SETTLE_RETRY: _PLACE | _LEASE | {"attempts", "failures", "due_at", "errors"},
     Verb.SETTLE_SNOOZED: _PLACE | _LEASE | {"attempts", "due_at"},
@@ -146,11 +156,13 @@ CHANGES: dict[Verb, set[str]] = {
     Verb.CANCEL: _PLACE | _END | {"cancel_requested"},
     Verb.BURY: _PLACE | _END | {"reason", "errors"},
     Verb.RUN_NOW: _PLACE | {"due_at"},
+    Verb.SIGNAL: set(),  # steps.py has jobs that wait for it
     Verb.REVIVE: _RESET - {"errors"},
     Verb.RETRY: _RESET,
     Verb.EDIT: _PLACE | {"args", "priority"},
 }
 WHERE: dict[str, str | None] = {"alone": None, "in a group": "g"}
+FENCED = (*SETTLES.values(), Verb.BEGIN, Verb.REPORT, Verb.CHECKPOINT, Verb.RELEASE)
 STARTS = [
     (verb, state, where)
     for verb, state, where in product(ACTS, State, WHERE)
@@ -201,7 +213,7 @@ def _without(tables: dict[str, list[dict[str, object]]]) -> dict[str, list[dict[
 
 
 @case_for_each(
-    [s for s in STARTS if s[0] in (*SETTLES.values(), Verb.BEGIN, Verb.REPORT, Verb.RELEASE) and s[1] is State.RUNNING],
+    [start for start in STARTS if start[0] in FENCED and start[1] is State.RUNNING],
     name=lambda p: f"{p[0]}, {p[2]}",
 )
 async def a_verb_about_a_lease_needs_its_token(world: World, param: tuple[Verb, State, str]) -> None:

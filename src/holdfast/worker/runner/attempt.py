@@ -393,7 +393,7 @@ class Runner:
         except BaseException as fault:  # also SystemExit and KeyboardInterrupt: the job failed, not the worker
             outcome, error = raised(fault), fault
         else:
-            outcome, error = returned(task, value)
+            outcome, error = returned(context, task, value)
         self._after_call()
         self._end(run, outcome, error)
 
@@ -428,7 +428,7 @@ class Runner:
                 except BaseException as fault:
                     outcome, error = raised(fault), fault
                 else:
-                    outcome, error = returned(task, value)
+                    outcome, error = returned(context, task, value)
                 self._after_call()
         run.seconds = time.monotonic() - run.began
         self._from_threads.append((run, outcome, error))

@@ -1,4 +1,4 @@
--- Version 9: jobs can wait for others, and a dead job can stop its group.
+-- Version 9: jobs can wait for others and remember what they have done, and a dead job can stop its group.
 
 CREATE TABLE holdfast.edges (                            -- the parents that a job waits for
     parent text COLLATE "C" NOT NULL,
@@ -28,3 +28,15 @@ ALTER TABLE holdfast.queues ADD COLUMN on_dead text NOT NULL DEFAULT 'skip' CHEC
 DROP INDEX holdfast.jobs_in_play;
 CREATE INDEX jobs_in_play ON holdfast.jobs (queue, grp)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held));
+
+CREATE TABLE holdfast.steps (                            -- what jobs remember between their attempts
+    job_id text COLLATE "C" NOT NULL,
+    kind   text COLLATE "C" NOT NULL CHECK (kind IN ('signal', 'sleep', 'state', 'step', 'version', 'wait')),
+    name   text COLLATE "C" NOT NULL,
+    number integer NOT NULL CHECK (number >= 0),         -- place among the calls of the handler, 0 for none
+    value  bytea,
+    until  double precision,                             -- when a sleep or a wait is over
+    at     double precision NOT NULL,
+    fence  bigint NOT NULL,                              -- of the lease that stored it
+    PRIMARY KEY (job_id, kind, name)
+);

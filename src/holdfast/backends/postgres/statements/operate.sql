@@ -198,6 +198,12 @@ SELECT holdfast.retry(%(id)s, %(by)s, %(now)s)::text
 -- :: run_now
 SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 
+-- :: fragment due_now
+-- Brings a job into play: it is ready, or waits for the refill of its group.
+state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
+rank = holdfast.rank_of(queue, priority), due_at = at,
+turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END
+
 -- :: fragment fresh
 -- What a job that comes back forgets of its former life.
 attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, expires_at = NULL, finished_at = NULL,
@@ -220,10 +226,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.reset_jobs(seqs bigint[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- the caller has locked the rows and checked the keys
     UPDATE holdfast.jobs
-    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
-        rank = holdfast.rank_of(queue, priority),
-        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
-        due_at = at, @fresh
+    SET @due_now, @fresh
     WHERE seq = ANY (seqs);
     DELETE FROM holdfast.retained WHERE seq = ANY (seqs);
     PERFORM holdfast.note_ended(seqs);
@@ -345,6 +348,7 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'retry');
     END IF;
     PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
+    IF j.state = 'succeeded' THEN PERFORM holdfast.forget_steps(ARRAY[j.seq]); END IF;
     PERFORM holdfast.mark(j, 'retry', who, at);
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -362,11 +366,7 @@ BEGIN
     END IF;
     PERFORM holdfast.keep_up(at);
     UPDATE holdfast.jobs
-    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp), due_at = at,
-        rank = holdfast.rank_of(queue, priority),
-        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
-        marks = @with_mark('run_now')
-    WHERE seq = j.seq;
+    SET marks = @with_mark('run_now'), @due_now WHERE seq = j.seq;
     RETURN holdfast.job_changed(j, at);
 END $$
 

@@ -59,7 +59,7 @@ $$
 -- :: function_remove
 CREATE OR REPLACE FUNCTION holdfast.remove(past bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM holdfast.forget_edges(past);
+    PERFORM holdfast.forget_edges(past), holdfast.forget_steps(past);
     DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
     DELETE FROM holdfast.retained WHERE seq = ANY (past);
     WITH gone AS (DELETE FROM holdfast.jobs WHERE seq = ANY (past) RETURNING id)

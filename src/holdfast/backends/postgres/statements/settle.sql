@@ -121,7 +121,8 @@ BEGIN
         UPDATE holdfast.jobs SET value = decode(s ->> 'value', 'base64') WHERE seq = j.seq;
     ELSE
         IF ending = 'snoozed' THEN j.marks := holdfast.with_mark(j.marks, 'snooze', @lease_facts, at); END IF;
-        PERFORM holdfast.put_off(j, (s ->> 'delay')::double precision, 1, failed, at);
+        PERFORM holdfast.put_off(j, CASE WHEN ending = 'snoozed' AND s ->> 'reason' <> ''
+            AND holdfast.is_signalled(j.id, s ->> 'reason') THEN 0 ELSE (s ->> 'delay')::double precision END, 1, failed, at);
     END IF;
     RETURN 'ok';
 END $$

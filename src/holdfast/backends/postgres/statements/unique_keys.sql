@@ -94,7 +94,8 @@ BEGIN
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
     ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready')
-          OR holder.due_at = @DUE_AFTER_PARENTS THEN
+          OR holder.due_at = @DUE_AFTER_PARENTS
+          OR EXISTS (SELECT FROM holdfast.steps s WHERE s.job_id = holder.id) THEN  -- it has begun
         RETURN jsonb_build_array(holder.id, false, false);
     END IF;
     IF new.on_conflict = 'debounce' AND holder.due_max IS NOT NULL THEN

@@ -146,7 +146,8 @@ function hf.enqueue(jobs, first, numbering, links)
             local state = holder[STATE]
             local on_conflict = job[NEW_ON_CONFLICT]
             if (on_conflict == 'replace' or on_conflict == 'debounce') and hf.live_states[state] and state ~= 'x'
-                and holder[DUE_AT] ~= DUE_AFTER_PARENTS then
+                and holder[DUE_AT] ~= DUE_AFTER_PARENTS
+                and not (hf.any('s') and #hf.steps_of(holder[ID], '') > 0) then -- it has begun
                 hf.replace(holder, job)
                 answers[i], stored = 'r', holder[ID]
             end

@@ -319,6 +319,8 @@ local CHECKS = {
     parents = { 'ZSCAN', PARENTS, function(member) hf.check_parent(member) end },
     dependents = { 'HSCAN', DEPENDENTS, function(id, packed) hf.check_related('dependents', id, packed) end },
     propagating = { 'ZSCAN', PROPAGATING, function(id) hf.check_related('propagating', id) end },
+    steps = { 'ZSCAN', STEPS, function(member) hf.check_step(member) end },
+    step_values = { 'HSCAN', STEP_VALUES, function(member, packed) hf.check_step_values(member, packed) end },
     changes = { 'HSCAN', CHANGES, function(field)
         if not find(field, '^[tlpqg]') then hf.note_flaw('changes', field, '', 'it is nothing that is left to do') end
     end },

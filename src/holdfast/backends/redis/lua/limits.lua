@@ -134,7 +134,7 @@ function hf.read(packed)
 end
 
 -- Whether there are any pauses (p), overrides (o), task rules (t), rate states (f), rate states of groups (g), letters
--- (d), changes still to be carried out (r), ids remembered without their jobs (m), or edges between jobs (e).
+-- (d), changes still to be carried out (r), ids remembered without their jobs (m), edges between jobs (e) or steps (s).
 function hf.any(kind)
     local there = hf.any_memo[kind]
     if there == nil then

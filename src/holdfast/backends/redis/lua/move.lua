@@ -32,12 +32,12 @@ return { 1 }
 
 -- == script export: a page of the store in a stable order: jobs by seq, letters by the id of their job, or all rules.
 -- args: now, part, after, limit
--- raw: after, parent
--- Jobs continue after a seq, letters after the raw text, edges after the child `after` and its parent. Bounded. Never
--- writes.
+-- raw: after, parent, name
+-- Jobs continue after a seq, letters after the raw text, edges after the child `after` and its parent, steps after
+-- the job `after`, the kind `parent` and the name. Bounded. Never writes.
 -- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or child, parent,
--- status and packed dependent of edges; or the tick, then rules
--- of queues and tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
+-- status and packed dependent of edges; or members and packed values of steps; or the tick, then rules of queues and
+-- tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
 -- Concurrency: the store is sealed while it is exported.
 
 local part, after, limit = args.part, args.after, args.limit
@@ -65,18 +65,22 @@ if part == 'edges' then
     end
     return edges
 end
+if part == 'steps' then
+    local low = ARGV.after == '' and '-' or '(' .. hf.step_member(ARGV.after, ARGV.parent, ARGV.name)
+    return hf.stored_steps(call('ZRANGEBYLEX', STEPS, low, '+', 'LIMIT', 0, limit))
+end
 local ids = call('ZRANGEBYSCORE', SEQS, format('(%.0f', after), '+inf', 'LIMIT', 0, limit)
 local lines, marks = {}, {}
 for i, id in ipairs(ids) do lines[i], marks[i] = call('HGET', LOGS, id), call('HGET', MARKS, id) end
 return { hf.pieces_of(ids), lines, marks }
 
 -- == script carry: store rows of another store unchanged, and raise the counters above them.
--- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq, edges
+-- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq, edges, steps
 -- raw: seal, seal_after, texts...
 -- Queues and tasks are NAMED; overrides, rate states and pauses SCOPED; entries ENTRY; jobs records; letters LETTER;
 -- ticks and seqs stay above `tick` and `seq`. `seal` is the one that was read, `seal_after` records the progress. The
 -- texts are each entry's, then for each job six pieces, '' for none: body, value, errors, progress, log lines,
--- marks.
+-- marks; then for each step its value.
 -- Returns 1; 0 if the seal is another; or -1 if a job holds the key of another: then nothing was changed.
 -- Existing rows stay, so a repeated shipment changes nothing. Nothing is refilled: a group may arrive in pieces.
 -- Concurrency: a script runs alone, and the rows and the progress are written in the same step.
@@ -164,6 +168,13 @@ for _, edge in ipairs(args.edges) do
         hf.keep_dependent(child, dependent)
         -- It may be out of line: that is seen when the store is open.
         if status ~= '2' then call('ZADD', PROPAGATING, 'NX', format('%.0f', hf.next_tick()), parent) end
+    end
+end
+for i, step in ipairs(args.steps) do
+    local id, kind, name, number, until_at, at, fence = unpack(step)
+    if call('HEXISTS', STEP_VALUES, hf.step_member(id, kind, name)) == 0 then
+        local value = ARGV[before + #pieces * #jobs + i]
+        hf.keep_step(id, kind, name, { number, value ~= '' and value, until_at, at, fence })
     end
 end
 hf.save_tick()

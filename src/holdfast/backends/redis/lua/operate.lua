@@ -78,6 +78,7 @@ if state == 'd' then
     if letter and letter.id ~= row[ID] then return conflict(nil, letter.id) end
     hf.revive(row, 0)
 else
+    if state == 'o' and hf.any('s') then hf.forget_steps({ row[ID] }) end
     hf.requeue(row)
 end
 hf.mark(row, { kind = state == 'd' and 'revive' or 'retry', by = args.by })

@@ -53,6 +53,7 @@ end
 function hf.count_of(kind)
     if kind == 'm' then return call('ZCARD', REMEMBERED) end
     if kind == 'e' then return call('ZCARD', EDGES) end
+    if kind == 's' then return call('ZCARD', STEPS) end
     local key = kind == 'p' and PAUSES or kind == 'o' and OVERRIDES or kind == 't' and TASKS or kind == 'f' and FLOWS
         or kind == 'g' and GROUP_FLOWS or kind == 'r' and CHANGES or LETTERS
     return call('HLEN', key)

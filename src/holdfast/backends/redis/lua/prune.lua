@@ -153,6 +153,7 @@ return { #ids, #ids == page and 1 or 0 }
 
 function hf.remove_rows(ids)
     if hf.any('e') then hf.forget_edges(ids) end
+    if hf.any('s') then hf.forget_steps(ids) end
     for _, id in ipairs(ids) do
         local row = hf.cache[id]
         hf.list(row, false)

@@ -20,6 +20,7 @@ end
 small[#small + 1] = call('ZRANGE', EDGES, 0, -1)
 small[#small + 1] = call('HGETALL', DEPENDENTS)
 small[#small + 1] = call('ZRANGE', PROPAGATING, 0, -1)
+small[#small + 1] = hf.stored_steps(call('ZRANGE', STEPS, 0, -1))
 for _, key in ipairs({ JOBS, LETTERS, GROUP_FLOWS }) do
     if call('HLEN', key) > limit then return { small } end
 end

@@ -45,7 +45,8 @@ function hf.end_lease(row, into, how)
     elseif finished then
         hf.finish(row, was_in, had_key, into, how.retain or RETAIN_SECONDS, how.value)
     elseif into == 's' then
-        row[DUE_AT] = now + how.delay
+        local is_due = how.reason and hf.is_signalled(row[ID], how.reason) -- the signal that a snooze waits for
+        row[DUE_AT] = is_due and now or now + how.delay
         row[TURN] = false
         row[STATE] = 's'
         hf.enter(row, was_in, had_key)

@@ -1,5 +1,5 @@
 -- Version 9: ids of jobs that an operator deleted stay known for a while, workers can be given commands, jobs can wait
--- for others, and a dead job can stop its group.
+-- for others and remember what they have done, and a dead job can stop its group.
 
 CREATE TABLE holdfast_remembered (
     id    TEXT PRIMARY KEY,
@@ -49,3 +49,16 @@ ALTER TABLE holdfast_queues ADD COLUMN on_dead TEXT NOT NULL DEFAULT 'skip' CHEC
 DROP INDEX holdfast_jobs_in_play;
 CREATE INDEX holdfast_jobs_in_play ON holdfast_jobs (queue, grp, state, turn, held)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1));
+
+-- What jobs remember between their attempts: steps, sleeps, signals, their state.
+CREATE TABLE holdfast_steps (
+    job_id TEXT    NOT NULL,
+    kind   TEXT    NOT NULL CHECK (kind IN ('signal', 'sleep', 'state', 'step', 'version', 'wait')),
+    name   TEXT    NOT NULL,
+    number INTEGER NOT NULL CHECK (number >= 0),         -- place among the calls of the handler, 0 for none
+    value  BLOB,
+    until  REAL,                                         -- when a sleep or a wait is over
+    at     REAL    NOT NULL,
+    fence  INTEGER NOT NULL,                             -- of the lease that stored it
+    PRIMARY KEY (job_id, kind, name)
+) STRICT, WITHOUT ROWID;
