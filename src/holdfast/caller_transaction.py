@@ -28,7 +28,10 @@ def settle(context: Context, task: Task[..., Any], options: TaskOptions, connect
             "Use `await ctx.asucceed(…)` in an async handler."
         )
     settlement = _announced(context, task, options, result)
-    answer = task.app._store.unopened.settle_on(_driver_connection(connection, caller), settlement)
+    backend, driver = task.app._store.unopened, _driver_connection(connection, caller)
+    if context._children is not None:
+        backend.enqueue_on(driver, list(context._children.jobs.values()))
+    answer = backend.settle_on(driver, settlement)
     _accept(context, answer)
 
 
@@ -41,7 +44,10 @@ async def asettle(context: Context, task: Task[..., Any], options: TaskOptions, 
             "Use ctx.succeed(…) on the thread that owns the connection."
         )
     settlement = _announced(context, task, options, result)
-    _accept(context, await task.app._store.unopened.asettle_on(connection, settlement))
+    backend = task.app._store.unopened
+    if context._children is not None:
+        await backend.aenqueue_on(connection, list(context._children.jobs.values()))
+    _accept(context, await backend.asettle_on(connection, settlement))
 
 
 def _announced(context: Context, task: Task[..., Any], options: TaskOptions, result: Any) -> Settlement:

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import IntEnum, StrEnum
@@ -32,10 +32,13 @@ from .records import ONLY_SIGNED, Lease, Release
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .children import Children
+    from .job import BoundCall, Job
     from .options import TaskOptions
     from .replay import Replay
     from .task import Task
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -178,8 +181,8 @@ class Context(Durable, Attempt):
     """
 
     __slots__ = (
-        *("_cancelled", "_deadline", "_options", "_parents", "_replay", "_reports", "_resources", "_settled"),
-        "_task",
+        *("_cancelled", "_children", "_deadline", "_options", "_parents"),
+        *("_replay", "_reports", "_resources", "_settled", "_task"),
     )
 
     def __init__(
@@ -195,6 +198,7 @@ class Context(Durable, Attempt):
         self._lease = lease
         self._parents: Mapping[str, Any] | None = None
         self._replay: Replay | None = None  # its durable calls; None until there is one
+        self._children: Children | None = None  # jobs to be stored with its success
         self._deadline = deadline
         self._task = task
         self._options = options
@@ -304,6 +308,28 @@ class Context(Durable, Attempt):
         span = to_seconds(seconds, "slow_down(…)")
         if self._reports is not None:
             self._reports.slow_down(self._lease, span)
+
+    def enqueue(self, call: BoundCall[R]) -> Job[R]:
+        """Enqueue a job with the success of this attempt: both are stored, in one step, or neither.
+
+        Returns at once; the job's id is known, and the job is there when this handler has returned and was settled. An
+        attempt that fails, is cancelled or loses its lease stores none, so a retry enqueues nothing twice. A call that
+        waits for another one of this attempt (`after=`) comes after that one. In async handlers, too, without await.
+        """
+        from .children import Children
+
+        if self._task is None:
+            raise ConfigurationError("ctx.enqueue works in a job only, and this handler was called directly.")
+        if self._settled:
+            raise ConfigurationError("ctx.enqueue comes before ctx.succeed(connection=…), which stores its jobs.")
+        if self._children is None:
+            self._children = Children()
+        return self._children.add(self._task.app, call)
+
+    def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> None:
+        """Enqueue several jobs with the success of this attempt, as `enqueue` does; also the calls of a flow."""
+        for call in calls:
+            self.enqueue(call)
 
     def succeed(self, result: Any = None, *, connection: Any) -> None:
         """Settle this attempt as succeeded inside your own open transaction: what you wrote there and the job's end are
@@ -613,6 +639,11 @@ def settlement_for(
         reason=reason,
         retain=retain,
     )
+
+
+def ended_as(ending: Ending, end: Settlement) -> Settlement:
+    """Another end of the same lease, without a value or a failure."""
+    return Settlement(id=end.id, token=end.token, ending=ending, retain=end.retain, ran=end.ran)
 
 
 def options_for(defaults: TaskOptions, stored: bytes | None) -> TaskOptions:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from . import events, logs
 from .backends.contract import Backend
+from .children import Children
 from .clock import Clock
 from .codec import encode_result
 from .context import (
@@ -29,6 +30,7 @@ from .context import (
     Retry,
     Snooze,
     bounded,
+    ended_as,
     error_text,
     interrupted,
     options_for,
@@ -36,17 +38,20 @@ from .context import (
     settlement_of,
 )
 from .errors import ConfigurationError, HoldfastError, JobCancelled, LeaseLost, OutcomeUnknown, StoreSealed
-from .job import arguments_of
-from .lifecycle import Ending, Failure, Settlement
+from .job import BoundCall, Job, arguments_of
+from .lifecycle import Ending, Failure, Settlement, State
 from .options import TaskOptions, WorkerOptions
-from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
+from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release, SettlementWithJobs
 from .store_thread import forbid_running_loop
 from .worker.keeper.identity import new_worker
 from .worker.keeper.runners import Journal
+from .worker.keeper.settle_with import settle_with
 from .worker.keeper.store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff
 
 if TYPE_CHECKING:
     from .app import Holdfast
+
+R = TypeVar("R")
 
 REPEAT_SECONDS = 0.1  # before an outcome is sent again whose job is locked, or whose part of the store is silent
 
@@ -58,13 +63,14 @@ class LeasedJob(Attempt):
     JobCancelled if an operator cancelled the job first.
     """
 
-    __slots__ = ("_app", "_cancelled", "_lost", "_pull", "_renewed")
+    __slots__ = ("_app", "_cancelled", "_children", "_lost", "_pull", "_renewed")
 
     def __init__(self, app: Holdfast, pull: Pull, lease: Lease, renewed: float) -> None:
         super().__init__(lease)
         self._app, self._pull = app, pull
         self._renewed = renewed  # when the renewal that its deadline counts from was sent (steady)
         self._lost = self._cancelled = False
+        self._children = Children()
 
     @property
     def args(self) -> dict[str, Any]:
@@ -86,13 +92,17 @@ class LeasedJob(Attempt):
 
     # ------------------------------------------------------------------ outcomes
 
+    def enqueue(self, call: BoundCall[R]) -> Job[R]:
+        """Enqueue a job with this one's success: `succeed` stores both in one step, or neither. Does not wait."""
+        return self._children.add(self._app, call)
+
     def succeed(self, value: Any = None) -> None:
         """The job is done; `value` is its result. InvalidResult if it cannot be stored; then nothing has happened."""
-        self._settle("succeed", succeeded(self._app, self._lease, value))
+        self._settle("succeed", self._children.stored_with(succeeded(self._app, self._lease, value)))
 
     async def asucceed(self, value: Any = None) -> None:
         """Async version of `succeed`."""
-        await self._asettle(succeeded(self._app, self._lease, value))
+        await self._asettle(self._children.stored_with(succeeded(self._app, self._lease, value)))
 
     def fail(self, error: BaseException | str) -> None:
         """The attempt failed: spends a retry. It is retried by the task's policy, or dead if that has no more."""
@@ -311,12 +321,15 @@ class Pull:
         while True:
             settlements, releases = ([end], []) if isinstance(end, Settlement) else ([], [end])
             ended_at = self._clock.steady()
-            answer = (await self._exchange(settlements, releases)).answers[0]
+            if isinstance(end, SettlementWithJobs):
+                answer = await self._settle_with(job, end)
+            else:
+                answer = (await self._exchange(settlements, releases)).answers[0]
             if answer in (Answer.BUSY, Answer.UNHEARD):
                 self._give_up_if_lost(job)
                 await asyncio.sleep(REPEAT_SECONDS)
             elif answer is Answer.CANCELLED and isinstance(end, Settlement):
-                end = Settlement(id=end.id, token=end.token, ending=Ending.CANCELLED, retain=end.retain)
+                end = ended_as(Ending.CANCELLED, end)
                 cancelled = True
             else:
                 break
@@ -329,6 +342,25 @@ class Pull:
             self._journal.seen(*events.of_settlement(job._lease, end, self._worker.id))
         if cancelled:
             raise JobCancelled(job.id)
+
+    async def _settle_with(self, job: LeasedJob, end: SettlementWithJobs) -> Answer:
+        """Settle together with jobs. A refusal is raised, and the job can still be settled without them."""
+        tries = 0
+        while True:
+            try:
+                answer = await self._store.call("settle_with", settle_with(end, self._store.backend))
+            except HoldfastError:
+                tries += 1
+                self._give_up_if_lost(job)
+                await asyncio.sleep(backoff(tries))
+                continue
+            if isinstance(answer, HoldfastError):
+                raise answer
+            if answer is Answer.LOST and tries:  # the call that was not answered may have done it
+                found = await self._store.call("ended", self._store.backend.ended([end.id]))
+                ended = found.get(end.id)
+                return Answer.OK if ended is not None and ended.state is State.SUCCEEDED else answer
+            return answer
 
     def _give_up_if_lost(self, job: LeasedJob) -> None:
         if job.lost:

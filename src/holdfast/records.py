@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from .edges import Edge, OnParentFailure
-from .lifecycle import Failure, State
+from .lifecycle import Failure, Settlement, State
 from .names import known_options
 from .rates import Rate
 from .schedules import CronEntry as CronEntry
@@ -108,6 +108,12 @@ class NewJob(Struct, frozen=True, kw_only=True):
     options: bytes | None = None  # task options given for this call only (retry, timeout, retain), JSON
     after: tuple[str, ...] = ()  # ids of its parents: it waits until they have succeeded; stored earlier (R83)
     on_parent_failure: OnParentFailure = "bury"  # what becomes of it if one of them dies or is cancelled
+    before: str | None = None  # id of a job that waits for others, and from now on for this one, too (R87)
+
+
+def with_conflicts_kept(job: NewJob) -> NewJob:
+    """The job as it is stored where nobody could be told of a duplicate: "raise" is treated as "keep"."""
+    return replace(job, on_conflict="keep") if job.on_conflict == "raise" else job
 
 
 class Enqueued(Struct, frozen=True):
@@ -193,6 +199,12 @@ class Held(Struct, frozen=True):
 
     id: str
     token: str
+
+
+class SettlementWithJobs(Settlement, frozen=True, kw_only=True):
+    """A success, and the jobs that its handler enqueued: both are stored, or neither (settle_with)."""
+
+    jobs: tuple[NewJob, ...] = ()
 
 
 class Release(Struct, frozen=True, kw_only=True):

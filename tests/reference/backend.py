@@ -55,6 +55,7 @@ from holdfast.records import (
     Tick,
     Ticked,
     WorkerRecord,
+    with_conflicts_kept,
 )
 from holdfast.rollups import EventPage, Recording, Rollup, RollupQuery
 from holdfast.steps import NewStep, Steps
@@ -184,6 +185,16 @@ class ReferenceBackend(Backend):
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         with self._step(now) as at:
             return [leasing.settle(self._store, item, at) for item in settlements]
+
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        with self._step(now) as at:
+            row = leasing.fenced(self._store, settlement.id, settlement.token)
+            if row is not None and not row.cancel_requested:
+                depending.check(self._store, jobs, at.wall)
+            answer = leasing.settle(self._store, settlement, at)
+            if answer is Answer.OK:
+                operating.enqueue(self._store, [with_conflicts_kept(job) for job in jobs], at.wall)
+            return answer
 
     async def exchange(
         self,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.formulas import edge_status
 from holdfast.edges import DUE_AFTER_PARENTS, PROPAGATE_MAX, STATUSES, Edge, Relative, Relatives
-from holdfast.errors import ParentNotFound
+from holdfast.errors import JobNotFound, ParentNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, LIVE, State, state_conflict
 from holdfast.records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
 
@@ -33,13 +33,30 @@ def check(store: Store, jobs: Sequence[NewJob], wall: float) -> None:
             for parent in job.after:
                 if parent not in store.jobs and parent not in coming:
                     raise ParentNotFound(parent, job.id)
+            _check_waiting(store, job.before)
         coming.add(job.id)
+
+
+def _check_waiting(store: Store, job_id: str | None) -> None:
+    """Refuse a job that is to wait for a new one and does not wait."""
+    if job_id is None:
+        return
+    row = store.jobs.get(job_id)
+    if row is None:
+        raise JobNotFound(job_id)
+    if row.state is not State.SCHEDULED or row.due_at != DUE_AFTER_PARENTS or not store.parents_of.get(job_id):
+        raise state_conflict(job_id, "join", row.state)
 
 
 def link(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall: float) -> None:
     stands_for = {job.id: answer.id for job, answer in zip(jobs, answers, strict=True)}
     for job, answer in zip(jobs, answers, strict=True):
-        if not job.after or not answer.created:
+        if not answer.created:
+            continue
+        if job.before is not None:
+            policy = _edges_of(store, job.before)[0]
+            _keep(store, replace(policy, parent=job.id, status="open"))
+        if not job.after:
             continue
         for named in job.after:
             parent = stands_for.get(named, named)

@@ -104,9 +104,9 @@ R26. A sealed store (its Seal is closed) accepts no work, starts none and refuse
   that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, edit, delete, discard,
   pause, resume, limit, slow_down, signal, tick and the cancel of an unstarted job raise StoreSealed and change nothing.
   A claim applies its settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a
-  running job end still works: register, begin, renew, report, checkpoint, settle, release, retire, recover, and the
-  cancel of a running job. So once a sealed store has no running job, no job, letter, rule or pause in it changes any
-  more. The caller of `seal` must rearrange first.
+  running job end still works: register, begin, renew, report, checkpoint, settle, settle_with, release, retire,
+  recover, and the cancel of a running job. So once a sealed store has no running job, no job, letter, rule or pause in
+  it changes any more. The caller of `seal` must rearrange first.
 """
 
 from __future__ import annotations
@@ -148,6 +148,10 @@ from ..records import (
 from ..rollups import Recording
 from ..steps import NewStep
 from .reader import Reader as Reader
+
+
+class JobsApart(ConfigurationError):
+    """Jobs that are to be stored in one step belong to different shards."""
 
 
 class Backend(Reader):
@@ -220,6 +224,10 @@ class Backend(Reader):
         continues, within its limit and before all else. A job is not pruned while it has a child that has not
         finished, or edges left to follow: its prune_at is put off by REMEMBER_SECONDS_MIN. A job for which another
         waits is not deleted (StateConflict). One that goes takes its edges along, on both sides.
+        R87. `before` names a job that an earlier call stored and that waits for its parents (R84): it gets an edge from
+        the new job, and waits for that one, too, beyond PARENTS_MAX if need be. Else JobNotFound, or StateConflict if
+        it waits no longer, and NOTHING of the batch is stored; both come after DuplicateJob, job by job after
+        ParentNotFound. Only a job that this call creates gets the edge; that of a known id is not looked at.
         """
 
     # ------------------------------------------------------------------ leasing
@@ -359,6 +367,16 @@ class Backend(Reader):
         the delay is. So a signal makes the job due either here or by `signal`, never by neither.
         """
         return list((await self.exchange(settlements, (), None, now)).answers)
+
+    @abstractmethod
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        """End a lease as succeeded and store the jobs that its handler enqueued, both in one step or neither.
+
+        R86. First the settlement, as by `settle`; then the jobs, as by `enqueue` ("raise" is treated as "keep"), so a
+        job may take the key of the one that ended; then R85, so a job that waited for the one that ended may be given
+        further parents here (R87). Any answer but OK, and any error, changed nothing. A sealed store accepts it: it
+        lets a running job end. A sharded store refuses jobs outside the lease's shard (ConfigurationError).
+        """
 
     @abstractmethod
     async def exchange(

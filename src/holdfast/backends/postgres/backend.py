@@ -59,6 +59,7 @@ from ...records import (
     Tick,
     Ticked,
     WorkerRecord,
+    with_conflicts_kept,
 )
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...steps import NewStep, Steps
@@ -239,7 +240,7 @@ class PostgresBackend(Backend):
         if is_single(jobs):
             created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
             enqueued = [Enqueued(jobs[0].id, created == "true")]
-        elif any(job.after for job in jobs):
+        elif any(job.after or job.before for job in jobs):
             stored, links = codec.links_of(jobs)
             answer = await self._write("linked.call", patient=True, jobs=by_column(stored), links=links, now=now)
             enqueued = codec.as_enqueued(answer, jobs)
@@ -364,6 +365,26 @@ class PostgresBackend(Backend):
         if floors is not None:
             self._floors.answered(floors, found, began, clock())
         return exchanged
+
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        if not jobs:
+            return (await self.settle([settlement], now))[0]
+        told = outcomes([settlement])
+        stored, links = codec.links_of([with_conflicts_kept(job) for job in jobs])
+        values: dict[str, Any] = {
+            "successes": told.successes,
+            "settlements": told.others,
+            "jobs": by_column(stored),
+            "links": links,
+        }
+        try:
+            answer = codec.as_settled_with(await self._write("settle_with.call", **values, now=now))
+        except BackendUnavailable as error:
+            if is_held(error):
+                return Answer.BUSY
+            raise
+        self._watching().tell({*(job.queue for job in jobs), *answer.stirred})
+        return answer.answer
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         exchanged = await self.exchange((), releases, None, now)
@@ -500,7 +521,7 @@ class PostgresBackend(Backend):
         return float(await self._write("slow_down.call", queue=queue, seconds=seconds, now=now))
 
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
-        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
+        jobs = [with_conflicts_kept(job) for job in tick.jobs]
         wanted, columns = encoded(replace(tick, jobs=())), by_column(jobs) if jobs else None
         answer = await self._write("tick.call", patient=True, tick=wanted, jobs=columns, now=now)
         self._watching().tell({job.queue for job in jobs})

@@ -285,6 +285,16 @@ def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> To
     return Told(exchanged, answered.stirred or [], answered.floors)
 
 
+class SettledWith(msgspec.Struct, frozen=True):
+    """The answer of settle_with, and the queues to wake."""
+
+    answer: Answer
+    stirred: list[str] = []
+
+
+as_settled_with = msgspec.json.Decoder(SettledWith).decode
+
+
 def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
     return _stored(_read_enqueued(answer), jobs)
 
@@ -390,9 +400,10 @@ def links_of(jobs: Sequence[NewJob]) -> tuple[list[NewJob], str]:
             "on_parent_failure": job.on_parent_failure,
             "delay": job.delay,
             "due_at": job.due_at,
+            "before": job.before,
         }
         for place, job in enumerate(jobs)
-        if job.after
+        if job.after or job.before
     ]
     stored = [replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job for job in jobs]
     return stored, encoded(links)
@@ -403,7 +414,7 @@ def is_single(jobs: Sequence[NewJob]) -> bool:
     if len(jobs) != 1:
         return False
     [job] = jobs
-    return job.group is None and job.key is None and not job.after and _rare_fields(job) == _NONE_SET
+    return job.group is None and job.key is None and not (job.after or job.before) and _rare_fields(job) == _NONE_SET
 
 
 def by_field(job: NewJob) -> dict[str, Any]:

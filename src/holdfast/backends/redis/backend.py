@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from ...clock import Clock
-from ...edges import DUE_AFTER_PARENTS, Relatives
+from ...edges import Relatives
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
@@ -57,6 +56,7 @@ from ...records import (
     Tick,
     Ticked,
     WorkerRecord,
+    with_conflicts_kept,
 )
 from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...steps import NewStep, Steps
@@ -198,7 +198,7 @@ class RedisBackend(Backend):
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         self._check_open()
         direct = self._direct
-        if direct is None or not direct.usable or any(job.after for job in jobs):
+        if direct is None or not direct.usable or any(job.after or job.before for job in jobs):
             return None
         if not jobs:
             return []
@@ -220,26 +220,28 @@ class RedisBackend(Backend):
         if not jobs:
             return []
         verb, more = "enqueue", list[Any]()
-        if any(job.after for job in jobs):
+        if any(job.after or job.before for job in jobs):
             verb, more = "link", [list(map(codec.link, jobs))]
-            jobs = [replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job for job in jobs]
+            jobs = list(map(codec.waiting, jobs))
         values = (list(map(codec.new_job, jobs)), self._numbering, *more)
-        pieces = list(map(codec.body, jobs))
+        letters, others = await self._fill(verb, now, *values, pieces=list(map(codec.body, jobs)))
+        return codec.enqueued(jobs, letters, others)
+
+    async def _fill(self, verb: str, now: float | None, *values: Any, pieces: list[bytes]) -> Any:
+        """Run a verb that adds work; on a full server remove finished jobs first."""
         relieved = 0
         while True:
             try:
-                letters, others = await self._run(verb, now, *values, pieces=pieces, confirm=True)
+                return await self._run(verb, now, *values, pieces=pieces, confirm=True)
             except BackendUnavailable as error:  # a full server refuses before anything is carried out
                 relieved += 1
                 if not is_full(error) or relieved > RELIEVED_MAX:
                     raise
                 if not await self._retainer.relieve(refused=True, now=now):
                     raise
-            else:
-                return codec.enqueued(jobs, letters, others)
 
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
-        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
+        jobs = [with_conflicts_kept(job) for job in tick.jobs]
         entries = (tick.entry, tick.entry_if_skipped)
         texts = [b"" if entry is None else limits.entry_text(entry) for entry in entries]
         done, skipped, stored, letters, others = await self._run(
@@ -343,6 +345,15 @@ class RedisBackend(Backend):
             quiet_seconds=float(quiet or 0),
             opens_in=float(opens) if opens else None,
         )
+
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        value: list[bytes] = []
+        settled = codec.settlement(settlement, value)
+        stored = [codec.waiting(with_conflicts_kept(job)) for job in jobs]
+        new, links = list(map(codec.new_job, stored)), list(map(codec.link, jobs))
+        pieces = [*(value or [b""]), *map(codec.body, stored)]
+        [letter] = await self._fill("settle_with", now, settled, new, self._numbering, links, pieces=pieces)
+        return codec.answers(letter)[0]
 
     async def retire(self, worker: str, now: float | None = None) -> int:
         [number] = await self._run("retire", now, worker)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...edges import STATUSES, Edge, Relative
+from ...edges import DUE_AFTER_PARENTS, STATUSES, Edge, Relative
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
@@ -98,8 +98,15 @@ def new_job(job: NewJob) -> tuple[Any, ...]:
 
 
 def link(job: NewJob) -> tuple[Any, ...] | bool:
-    """Return what a new job waits for; False if nothing."""
-    return (list(dict.fromkeys(job.after)), job.on_parent_failure, job.delay, job.due_at) if job.after else False
+    """Return what a new job waits for, and what waits for it from now on; False if neither."""
+    if not (job.after or job.before):
+        return False
+    return list(dict.fromkeys(job.after)), job.on_parent_failure, job.delay, job.due_at, job.before
+
+
+def waiting(job: NewJob) -> NewJob:
+    """The job as it is stored while it waits for its parents."""
+    return replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job
 
 
 def edge(child: bytes, parent: bytes, status: bytes, packed: bytes | None) -> Edge:

@@ -173,7 +173,7 @@ META = ("schema", "tick", "seq", "sealed", "quiet_until", "life", "used", "body_
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "TERMS": tuple(TERMS),
     "NEW": NEW_JOB,
-    "LINK": ("parents", "policy", "delay", "due_at"),  # what a new job waits for
+    "LINK": ("parents", "policy", "delay", "due_at", "before"),  # what a new job waits for
     "DEPENDENT": ("pending", "failed", "policy", "delay", "due_at"),  # the same, as it is stored
     "EDGE": ("parent", "child", "status", "policy", "delay", "due_at"),  # as it is moved
     "NEW_STEP": ("kind", "name", "number", "delay"),  # what a handler stores

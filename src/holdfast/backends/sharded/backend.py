@@ -69,7 +69,7 @@ from ...steps import NewStep
 from ..contract import Backend
 from ..formulas import Numbering
 from .cron import CronVerbs
-from .enqueue import apart, enqueue
+from .enqueue import apart, enqueue, settle_with
 from .fanout import SILENCE, at_once, spread
 from .lease import HOME, LeaseVerbs
 from .limits import LimitVerbs
@@ -148,6 +148,10 @@ class ShardedBackend(ShardedReader, Backend):
             if await self.get(error.job_id) is None:
                 raise
             raise apart(error.child_id, error.job_id) from error
+        except JobNotFound as error:
+            if await self.get(error.job_id) is None:
+                raise
+            raise apart(error.job_id) from error
         except StoreSealed:
             if not await self._sealing.finish_closing():
                 raise
@@ -208,6 +212,10 @@ class ShardedBackend(ShardedReader, Backend):
         registry = self._shards.registry  # a queue without a shard is claimed nowhere
         sealed = answer.sealed or (registry.seal if registry.closed else None)
         return replace(answer, sealed=None if sealed is not None and await self._sealing.finish_closing() else sealed)
+
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        registry = await self._ruling.ready_for(jobs, now)
+        return await settle_with(registry, self._leasing, settlement, jobs, now)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(releases, lambda store, part: store.release(part, now))

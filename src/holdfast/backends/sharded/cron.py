@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ...errors import HoldfastError, JobNotFound, StateConflict, StoreSealed
 from ...lifecycle import LIVE
-from ...records import REMEMBER_SECONDS_MIN, Enqueued, JobQuery, JobRecord, NewJob, Tick, Ticked
+from ...records import REMEMBER_SECONDS_MIN, Enqueued, JobQuery, JobRecord, NewJob, Tick, Ticked, with_conflicts_kept
 from ..contract import Backend
 from ..formulas import tick_overlap
 
@@ -62,7 +62,7 @@ class CronVerbs:
     async def tick(self, tick: Tick, now: float | None) -> Ticked:
         """The jobs' queues and tasks must be known already: after home has written, no shard may refuse them."""
         home = await self._home()
-        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
+        jobs = [with_conflicts_kept(job) for job in tick.jobs]
         live = tick.overlap != "allow" and await self._is_live(tick.previous, now)
         skipped, ends = tick_overlap(tick.overlap, live=live)
         cancels, by = tick.previous if ends else None, f"cron {tick.name}"

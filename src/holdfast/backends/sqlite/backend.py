@@ -198,6 +198,9 @@ class SqliteVerbs(Backend):
     ) -> Exchanged:
         return await self._write("exchange", lambda tx: claim.exchange(tx, settlements, releases, request), now)
 
+    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        return await self._write("settle_with", lambda tx: settle.settle_with(tx, settlement, jobs), now)
+
     async def retire(self, worker: str, now: float | None = None) -> int:
         return await self._write("retire", lambda tx: recover.retire(tx, worker), now)
 

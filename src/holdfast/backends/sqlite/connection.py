@@ -566,7 +566,7 @@ TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to
 class Transaction:
     """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
 
-    __slots__ = ("_propagates", "_rules", "_tick", "_touched", "boot", "cursor", "now", "steady")
+    __slots__ = ("_propagates", "_rules", "_tick", "_touched", "boot", "cursor", "now", "settling", "steady")
 
     def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
         self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
@@ -574,6 +574,7 @@ class Transaction:
         self._tick: int | None = None
         self._rules: Rules | None = None
         self._propagates = False
+        self.settling = False  # a lease ends together with jobs that are to be stored: settle_with
 
     # ------------------------------------------------------------------ the growing counter
 
@@ -607,7 +608,7 @@ class Transaction:
 
     def refuse_sealed(self) -> None:
         """First call of every verb that accepts work, starts it, or changes jobs that are not running (R26)."""
-        seal = self.closed_by
+        seal = None if self.settling else self.closed_by
         if seal is not None:
             raise seals.refusal(seal)
 
@@ -620,7 +621,7 @@ class Transaction:
 
     def propagate(self) -> None:
         """Tell the jobs that wait for those that ended, as far as one step goes."""
-        if self._propagates:
+        if self._propagates and not self.settling:
             from .dependencies import propagate
 
             self._propagates = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...lifecycle import State
-from ...records import CronEntry, Enqueued, Tick, Ticked
+from ...records import CronEntry, Enqueued, Tick, Ticked, with_conflicts_kept
 from ..formulas import tick_overlap
 from . import codec, enqueue, operate
 from .codec import SQL, encoded, entry_of
@@ -29,7 +29,7 @@ def tick(tx: Transaction, wanted: Tick) -> Ticked:
     if not skipped:
         if cancels and wanted.previous is not None:
             operate.cancel(tx, wanted.previous, by=f"cron {wanted.name}")
-        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
+        jobs = [with_conflicts_kept(job) for job in wanted.jobs]
         enqueued = enqueue.store(tx, jobs) if jobs else []
     entry = wanted.entry_if_skipped if skipped else wanted.entry
     if entry is None:

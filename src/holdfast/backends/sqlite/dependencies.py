@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ...edges import DUE_AFTER_PARENTS, STATUSES, Edge
-from ...errors import ParentNotFound, StateConflict
+from ...errors import JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
 from ..formulas import edge_status
@@ -38,12 +38,15 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs of which some have parents, then their edges; ParentNotFound rolls the whole step back."""
     answers = enqueue.store(tx, [_waiting(job) if job.after else job for job in jobs])
     stands_for = {job.id: answer.id for job, answer in zip(jobs, answers, strict=True)}
+    created = {answer.id for answer in answers if answer.created}
     for job, answer in zip(jobs, answers, strict=True):
-        if not job.after or (answer.id == job.id and not answer.created):
+        if answer.id == job.id and not answer.created:
             continue
         parents = list(dict.fromkeys(stands_for.get(parent, parent) for parent in job.after))
         states = [_state_of_parent(tx, parent, job, answer) for parent in parents]
-        if answer.created:
+        if job.before is not None:
+            _join(tx, job.before, job.id, created)
+        if answer.created and parents:
             _link(tx, job, parents, states)
     tx.close()
     return answers
@@ -59,6 +62,19 @@ def _state_of_parent(tx: Transaction, parent: str, job: NewJob, answer: Enqueued
     if row is None:
         raise ParentNotFound(parent, job.id)
     return state_of(row[0])
+
+
+def _join(tx: Transaction, waiting: str, parent: str, created: set[str]) -> None:
+    """Let a job that waits for others wait for this one, too, if this call created it (R87)."""
+    row = None if waiting in created else tx.cursor.execute(SQL["dependencies.joined"], (waiting,)).fetchone()
+    if row is None:
+        raise JobNotFound(waiting)
+    state, waits = row
+    if not waits:
+        raise state_conflict(waiting, "join", state)
+    if parent in created:
+        tx.cursor.execute(SQL["dependencies.edge"], (parent, OPEN, waiting))
+        tx.cursor.execute(SQL["dependencies.count"], (1, 0, waiting))
 
 
 def _link(tx: Transaction, job: NewJob, parents: list[str], states: list[State]) -> None:

@@ -166,7 +166,7 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step; of a single one, tell whether its group has no room for it yet."""
-    if any(job.after for job in jobs):
+    if any(job.after or job.before for job in jobs):
         from . import dependencies
 
         return dependencies.store(tx, jobs)

@@ -12,9 +12,19 @@ from typing import Any, Final
 import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
-from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, Mark, PastDeath, Recovered, Release
+from ...records import (
+    HISTORY_KEPT_MAX,
+    REMEMBER_SECONDS_MIN,
+    Answer,
+    Mark,
+    NewJob,
+    PastDeath,
+    Recovered,
+    Release,
+    with_conflicts_kept,
+)
 from ..formulas import noted, prune_at, rank
-from . import codec
+from . import codec, enqueue
 from .codec import SQL, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
 from .connection import Transaction
 
@@ -94,6 +104,17 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
             successes = [success for success, done in zip(successes, kept, strict=True) if done]
         _after_success(tx, [success[_SEQ] for success in successes])
     return answers
+
+
+def settle_with(tx: Transaction, settlement: Settlement, jobs: Sequence[NewJob]) -> Answer:
+    """End a lease as succeeded and store the jobs that its handler enqueued; those that wait for it are told last."""
+    tx.settling = True
+    [answer] = settle(tx, [settlement])
+    if answer is Answer.OK and jobs:
+        enqueue.enqueue(tx, [with_conflicts_kept(job) for job in jobs])
+    tx.settling = False
+    tx.close()
+    return answer
 
 
 class CallerCursor:

@@ -441,6 +441,7 @@ class DependencyWalk(Walk):
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(world, seed)
         self.steps += [(12, self.enqueue_after), (6, self.exchange), (6, self.settle), (3, self.wait)]
+        self.steps += [(4, self.settle_with), (4, self.enqueue_before)]
 
     async def step(self) -> tuple[str, object]:
         """What became due is promoted at once: how many due jobs of a group a refill takes along is left open."""
@@ -472,6 +473,28 @@ class DependencyWalk(Walk):
         for job in jobs:
             self.jobs.setdefault(job.id, job)
             self.ids.append(job.id)
+        return answers
+
+    async def settle_with(self) -> object:
+        """End a lease together with a job that may add to what waits for it."""
+        done = self._settlements(1)
+        if not done or self.world.backend.sharded:
+            return None
+        job = self.world.job(queue=self._one(*QUEUES), task=self._one(*TASKS), before=self._one(None, self._job()))
+        settlement = self.world.settlement(Held(done[0].id, done[0].token), Ending.SUCCEEDED)
+        answer = await self.world.backend.settle_with(settlement, [job], now=self.world.now)
+        self.jobs.setdefault(job.id, job)
+        self.ids.append(job.id)
+        return answer
+
+    async def enqueue_before(self) -> object:
+        """Give a job that may wait for others one more parent."""
+        if self.world.backend.sharded:
+            return None
+        job = self.world.job(queue=self._one(*QUEUES), task=self._one(*TASKS), before=self._job())
+        answers = await self.world.backend.enqueue([job], now=self.world.now)
+        self.jobs.setdefault(job.id, job)
+        self.ids.append(job.id)
         return answers
 
     def _parent(self, queue: str) -> str | None:

@@ -18,17 +18,28 @@ from typing import Any
 from msgspec.structs import replace
 
 from ... import events, logs
-from ...context import Ended, Unknown
+from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import Ending, Settlement, State
 from ...options import WorkerOptions
-from ...records import CLAIM_BYTES_MAX, CLAIM_SWEEP_MAX, Answer, ClaimRequest, Exchanged, Held, Lease, Release
+from ...records import (
+    CLAIM_BYTES_MAX,
+    CLAIM_SWEEP_MAX,
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    Lease,
+    Release,
+    SettlementWithJobs,
+)
 from . import chains
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
-from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff
+from .settle_with import ExchangeWithJobs
+from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
 from .unknown_tasks import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
@@ -102,8 +113,8 @@ class ExchangeLoop:
         self.opens_in: float | None = None  # seconds until a rate or slow-down allows more starts, as of the last claim
         self._opening: asyncio.TimerHandle | None = None
         self._doubtful: set[str] = set()  # tokens of outcomes that an abandoned call may already have settled
-        self._early = 0
-        self._quiet_until = 0.0  # until then the store, or part of it, hands out no jobs
+        self._with_jobs = ExchangeWithJobs(store.backend, runners, self._doubtful)
+        self._early, self._quiet_until = 0, 0.0  # until then the store, or part of it, hands out no jobs
         self._unconfirmed: list[Settlement] = []  # leases that are over: by their handlers' own transactions?
         self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
@@ -277,7 +288,7 @@ class ExchangeLoop:
         if most:
             self.left_some = self._runners.left_some(isolated, answer.leases)
             full = sum(not lease.chained for lease in answer.leases) >= request.most
-            self._signals.claim_due = full or self.left_some or _cut_short(answer.leases, request)
+            self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
             self._rotation.claimed(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
         await self._received(answer.leases)
@@ -304,7 +315,7 @@ class ExchangeLoop:
             self._opening = asyncio.get_running_loop().call_later(wait, self._signals.claim_again)
 
     async def _until_answered(
-        self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
+        self, settlements: list[Settlement], releases: Sequence[Release], request: ClaimRequest
     ) -> tuple[Exchanged, ClaimRequest]:
         """Return the reply and the request as last sent: a repeat requests less, so that it can finish in time."""
         limits = self._jobs_limit, self._bytes_limit, self._sweep_limit, *self._ledger.limits
@@ -312,9 +323,10 @@ class ExchangeLoop:
         while True:
             sent = self._signals.alive_at = self._store.clock.steady()
             try:
-                asked = self._store.backend.exchange(settlements, releases, request)
+                jobs = any(isinstance(one, SettlementWithJobs) for one in settlements)
+                exchange = self._with_jobs.exchange if jobs else self._store.backend.exchange
                 patience = 1 if self._signals.closing else min(limit.patience for limit in limits)
-                answer = await self._store.call("exchange", asked, patience)
+                answer = await self._store.call("exchange", exchange(settlements, releases, request), patience)
             except HoldfastError as error:
                 slow += self._store.adapt(limits, sent, error)
                 tries += 1
@@ -406,7 +418,7 @@ class ExchangeLoop:
             if answer is Answer.BUSY:
                 continue
             if answer is Answer.CANCELLED:  # a cancel came first: the store now accepts only CANCELLED
-                self._ledger.settlements.append(_ended_as(Ending.CANCELLED, settlement))
+                self._ledger.settlements.append(ended_as(Ending.CANCELLED, settlement))
                 continue
             if settlement.token in self._signals.settling and settlement.token in leases and answer is Answer.LOST:
                 self._unconfirmed.append(settlement)
@@ -447,7 +459,7 @@ class ExchangeLoop:
         except HoldfastError:
             found = {}
         done = [one for one in unconfirmed if (job := found.get(one.id)) is not None and job.state is State.SUCCEEDED]
-        self._settled([_ended_as(Ending.SUCCEEDED, one) for one in done], [], [Answer.OK] * len(done), ended_at)
+        self._settled([ended_as(Ending.SUCCEEDED, one) for one in done], [], [Answer.OK] * len(done), ended_at)
         self._settled([one for one in unconfirmed if one not in done], [], [Answer.LOST] * len(unconfirmed), ended_at)
         self._unheard = unheard
 
@@ -633,18 +645,6 @@ class ExchangeLoop:
             self._opening.cancel()
         for task in (*self._background, *([self._listening] if self._listening is not None else [])):
             task.cancel()
-
-
-def _ended_as(ending: Ending, end: Settlement) -> Settlement:
-    return Settlement(id=end.id, token=end.token, ending=ending, retain=end.retain, ran=end.ran)
-
-
-def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
-    """Whether a claim that brought fewer jobs than requested may have left some behind because of their size."""
-    if not leases:
-        return False
-    shrunk = request.bytes_max < CLAIM_BYTES_MAX
-    return shrunk or 2 * sum(len(lease.args) for lease in leases) > request.bytes_max
 
 
 def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:

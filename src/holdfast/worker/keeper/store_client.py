@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ... import logs
 from ...backends.contract import Backend
 from ...clock import Clock
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown, StoreSealed
+from ...records import CLAIM_BYTES_MAX, ClaimRequest, Lease
 from .meter import Meter
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -141,3 +142,11 @@ class StoreClient:
 def backoff(tries: int) -> float:
     """Seconds before try number tries + 1: doubling, bounded, with jitter so that workers do not retry in step."""
     return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(tries - 1, 10)) * random.uniform(0.5, 1.5)
+
+
+def cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
+    """Whether a claim that brought fewer jobs than requested may have left some behind because of their size."""
+    if not leases:
+        return False
+    shrunk = request.bytes_max < CLAIM_BYTES_MAX
+    return shrunk or 2 * sum(len(lease.args) for lease in leases) > request.bytes_max

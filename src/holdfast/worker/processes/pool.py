@@ -430,6 +430,7 @@ class Pool(Runners):
         batch: list[Ended] = []
         ends: tuple[Sequence[Ended], ...] = (
             frame.settlements,
+            frame.with_jobs,
             frame.releases,
             [Gone(job_id, token) for job_id, token in frame.gone],
             [Unknown(job_id, token) for job_id, token in frame.unknown],

@@ -25,7 +25,7 @@ from msgspec import Struct
 from ...context import Outcome
 from ...errors import ConfigurationError
 from ...lifecycle import Settlement
-from ...records import Lease, Release
+from ...records import Lease, Release, SettlementWithJobs
 from ..keeper.declare import Declared
 
 VERSION = 6
@@ -152,13 +152,15 @@ class Refused(Frame, frozen=True, tag=21):
 
 class Ended(Frame, frozen=True, tag=22):
     """Outcomes of handlers that have stopped. `gone`: there is nothing to send to the store; `unknown`: not started,
-    because the runner does not know their tasks. `seconds`: how long these handlers ran, all together."""
+    because the runner does not know their tasks. `seconds`: how long these handlers ran, all together. `with_jobs`:
+    successes whose handlers enqueued jobs."""
 
     settlements: list[Settlement]
     releases: list[Release]
     gone: list[tuple[str, str]]
     unknown: list[tuple[str, str]] = []
     seconds: float = 0.0
+    with_jobs: list[SettlementWithJobs] = []
 
 
 class JobReport(Struct, frozen=True, array_like=True):
@@ -208,7 +210,8 @@ def pack_outcomes(ended: Ended) -> bytes:
     packed = pack([ended])
     if len(packed) <= FRAME_BYTES_TARGET:
         return packed
-    return pack(outcome_frames(ended.settlements, ended.releases, ended.gone, ended.unknown))
+    frames = outcome_frames(ended.settlements, ended.releases, ended.gone, ended.unknown)
+    return pack([*frames, *(Ended([], [], [], [], 0.0, [one]) for one in ended.with_jobs)])
 
 
 def pack_reports(reports: Sequence[JobReport]) -> bytes:

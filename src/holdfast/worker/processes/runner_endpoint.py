@@ -23,7 +23,7 @@ from ...clock import read_steady
 from ...context import Context, Ended, Resources, Stop, Unknown
 from ...events import CALLBACKS_WITHIN_SECONDS, EVENTS
 from ...lifecycle import Settlement
-from ...records import Lease, Release
+from ...records import Lease, Release, SettlementWithJobs
 from ..keeper.declare import declared_by
 from ..keeper.reports import Reports
 from ..runner.attempt import Runner
@@ -183,13 +183,16 @@ class RunnerEndpoint(asyncio.Protocol):
 
     def _hand_over(self, batch: list[Ended]) -> None:
         settlements: list[Settlement] = []
+        with_jobs: list[SettlementWithJobs] = []
         releases: list[Release] = []
         gone: list[tuple[str, str]] = []
         unknown: list[tuple[str, str]] = []
         flags = self._flags
         for end in batch:
             flags.pop(end.token, None)
-            if isinstance(end, Settlement):
+            if isinstance(end, SettlementWithJobs):
+                with_jobs.append(end)
+            elif isinstance(end, Settlement):
                 settlements.append(end)
             elif isinstance(end, Release):
                 releases.append(end)
@@ -200,7 +203,7 @@ class RunnerEndpoint(asyncio.Protocol):
         if reported:  # must arrive before the outcomes they belong to
             self._report(reported)
         seconds = self._runner.take_seconds()
-        self._write(protocol.pack_outcomes(protocol.Ended(settlements, releases, gone, unknown, seconds)))
+        self._write(protocol.pack_outcomes(protocol.Ended(settlements, releases, gone, unknown, seconds, with_jobs)))
         if unusable and self._transport is not None:
             self._transport.close()  # after sending that: the next job gets a fresh process
 

@@ -75,8 +75,7 @@ class Run:
 
     def __init__(self, lease: Lease, task: Task[..., Any], options: TaskOptions, context: Context) -> None:
         self.lease, self.task, self.options, self.context = lease, task, options, context
-        self.stop = Stop.NOT
-        self.entered = False
+        self.stop, self.entered = Stop.NOT, False
         self.began = self.seconds = 0.0  # when its handler was called (monotonic); how long a sync one ran, at its end
         self.thread_id = 0  # of a sync handler
         self.stack = ""  # its stack when it timed out
@@ -115,8 +114,7 @@ class Runner:
         around: Chain | None = None,
         resources: Resources | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.thread_id = threading.get_ident()
+        self.loop, self.thread_id = asyncio.get_running_loop(), threading.get_ident()
         self.runs: dict[str, Run] = {}
         self.pongs = 0  # pings answered
         self.worker = ""  # worker id for events
@@ -497,8 +495,10 @@ class Runner:
             end = self._conclude(run, outcome, error)
             if isinstance(end, Settlement):
                 end = replace(end, ran=ran)
+        if run.context._children is not None:
+            end = run.context._children.stored_with(end)
         self._ended.append(end)
-        succeeded = isinstance(end, Settlement) and end.ending is Ending.SUCCEEDED
+        succeeded = type(end) is Settlement and end.ending is Ending.SUCCEEDED  # with jobs it may still be refused
         if self._chains and lease.token in self._chains and self._continue_chain(lease, succeeded=succeeded):
             if self._flushing is None:  # the outcomes of a chain travel together
                 self._flushing = self.loop.call_later(CHAIN_HAND_OVER_SECONDS, self._flush)

@@ -21,47 +21,85 @@ DECLARE
     answers jsonb := holdfast.enqueue(wanted, given);
     at double precision := holdfast.store_now(given);
     named text[];
+    stored boolean;
     one jsonb;
 BEGIN
     FOR one IN SELECT l FROM jsonb_array_elements(links) l LOOP
+        stored := answers = 'true' OR answers -> (one ->> 'n')::integer -> 1 = 'true';
+        CONTINUE WHEN NOT stored AND answers -> (one ->> 'n')::integer ->> 0 = one ->> 'id';  -- known before
         IF answers = 'true' THEN
             named := ARRAY(SELECT jsonb_array_elements_text(one -> 'after'));
         ELSE
-            CONTINUE WHEN answers -> (one ->> 'n')::integer -> 1 = 'false'
-                      AND answers -> (one ->> 'n')::integer ->> 0 = one ->> 'id';  -- known before: nothing changes
             -- A call that was kept stands for the job that holds its key.
             named := ARRAY(SELECT coalesce((SELECT answers -> (w.n - 1)::integer ->> 0
                                             FROM jsonb_array_elements_text(wanted -> 'id') WITH ORDINALITY w(id, n)
                                             WHERE w.id = a.id LIMIT 1), a.id)
                            FROM jsonb_array_elements_text(one -> 'after') WITH ORDINALITY a(id, n) ORDER BY a.n);
         END IF;
-        PERFORM holdfast.link(one, named, answers = 'true' OR answers -> (one ->> 'n')::integer -> 1 = 'true', at);
+        PERFORM holdfast.check_parents(one ->> 'id', named, stored);
+        IF one ->> 'before' IS NOT NULL THEN
+            PERFORM holdfast.join_waiting(one ->> 'before', one ->> 'id', stored, answers, wanted -> 'id');
+        END IF;
+        IF stored AND named <> '{}' THEN PERFORM holdfast.link(one, named, at); END IF;
     END LOOP;
     RETURN answers;
 END $$
 
--- :: function_link
--- Checks the parents and, if the job was stored, stores its edges. A parent has a lower seq: so there are no cycles.
-CREATE OR REPLACE FUNCTION holdfast.link(job jsonb, named text[], stored boolean, at double precision)
+-- :: function_check_parents
+-- Locks the parents; refuses one that is not there. A parent has a lower seq: so there are no cycles.
+CREATE OR REPLACE FUNCTION holdfast.check_parents(its_id text, named text[], stored boolean)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    its_id text := job ->> 'id';
     own bigint := (SELECT i.seq FROM holdfast.ids i WHERE i.id = its_id);
     found text[];
-    waits integer;
-    broken integer;
 BEGIN
+    IF named = '{}' THEN RETURN; END IF;
     found := ARRAY(SELECT j.id FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq
                    WHERE i.id = ANY (named) AND (NOT stored OR j.seq < own) ORDER BY j.seq FOR NO KEY UPDATE OF j);
     IF EXISTS (SELECT FROM unnest(named) n WHERE n <> ALL (found)) THEN
         PERFORM holdfast.refuse('HF008', jsonb_build_object('child_id', its_id, 'parent_id', (
             SELECT n.id FROM unnest(named) WITH ORDINALITY n(id, n) WHERE n.id <> ALL (found) ORDER BY n.n LIMIT 1)));
     END IF;
+END $$
+
+-- :: function_join_waiting
+-- Lets a job that waits for others wait for this one, too, if it was stored (R87). What is counted of its edges is
+-- locked first, as by propagate: either it still waits, or whoever released it has committed.
+CREATE OR REPLACE FUNCTION holdfast.join_waiting(waiting text, its_id text, stored boolean, answers jsonb, ids jsonb)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    j holdfast.jobs;
+    linked boolean;
+BEGIN
+    PERFORM 1 FROM holdfast.dependents WHERE child = waiting FOR UPDATE;
+    linked := FOUND;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = waiting)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND OR EXISTS (SELECT FROM jsonb_array_elements_text(ids) WITH ORDINALITY w(id, n)
+                            WHERE w.id = waiting AND (answers = 'true' OR answers -> (w.n - 1)::integer -> 1 = 'true'))
+    THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', waiting, 'what', 'job')); END IF;
+    IF NOT linked OR j.state <> 'scheduled' OR j.due_at <> @DUE_AFTER_PARENTS THEN
+        PERFORM holdfast.refuse_state(j, 'join');
+    END IF;
     IF NOT stored THEN RETURN; END IF;
+    INSERT INTO holdfast.edges (parent, child, status) VALUES (its_id, waiting, 0);
+    UPDATE holdfast.dependents SET pending = pending + 1 WHERE child = waiting;
+END $$
+
+-- :: function_link
+-- Stores the edges of a new job whose parents are locked.
+CREATE OR REPLACE FUNCTION holdfast.link(job jsonb, named text[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    its_id text := job ->> 'id';
+    waits integer;
+    broken integer;
+BEGIN
     WITH linked AS (
         INSERT INTO holdfast.edges (parent, child, status)
         SELECT j.id, its_id, @edge_status(j.state, job ->> 'on_parent_failure')
-        FROM unnest(found) f(id) JOIN holdfast.ids i ON i.id = f.id JOIN holdfast.jobs j ON j.seq = i.seq
+        FROM (SELECT DISTINCT unnest(named)) f(id)
+        JOIN holdfast.ids i ON i.id = f.id JOIN holdfast.jobs j ON j.seq = i.seq
         RETURNING status)
     SELECT count(*) FILTER (WHERE status < 2), count(*) FILTER (WHERE status = 1) INTO waits, broken FROM linked;
     INSERT INTO holdfast.dependents (child, pending, failed, policy, delay, due_at)
@@ -89,6 +127,7 @@ END $$
 -- Propagate, as far as one step goes, if anything is to be.
 CREATE OR REPLACE FUNCTION holdfast.tell(at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF holdfast.is_settling() THEN RETURN; END IF;  -- settle_with tells them when its jobs are stored
     IF EXISTS (SELECT FROM holdfast.propagating) THEN PERFORM holdfast.propagate(@PROPAGATE_MAX, at); END IF;
 END $$
 

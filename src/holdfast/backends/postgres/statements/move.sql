@@ -33,7 +33,7 @@ DELETE FROM holdfast.entries
 CREATE OR REPLACE FUNCTION holdfast.refuse_sealed() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE facts text;
 BEGIN  -- the caller holds the rules lock, shared or exclusive
-    SELECT record INTO facts FROM holdfast.seal WHERE closed;
+    SELECT record INTO facts FROM holdfast.seal WHERE closed AND NOT holdfast.is_settling();
     IF FOUND THEN PERFORM holdfast.refuse('HF005', facts::jsonb); END IF;
 END $$
 

@@ -285,3 +285,46 @@ BEGIN
         held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), @unleased
     WHERE seq = j.seq;
 END $$
+
+-- == settle_with: end a lease as succeeded and store the jobs that its handler enqueued, in one step.
+-- Takes the settlement as exchange does and the jobs as enqueue_linked does. Returns the answer, and the queues in which
+-- others may find work. Concurrency: keys, then all groups that any part may touch, are locked first, each kind in
+-- order; an answer other than ok stores nothing.
+
+-- :: call
+SELECT holdfast.settle_with(%(successes)s::jsonb, %(settlements)s::jsonb, %(jobs)s::jsonb, %(links)s::jsonb,
+                            %(now)s)::text
+
+-- :: function_is_settling
+-- Whether this transaction is inside settle_with.
+CREATE OR REPLACE FUNCTION holdfast.is_settling() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(current_setting('hf.settling', true), '') = 'on'
+$$
+
+-- :: function_settle_with
+CREATE OR REPLACE FUNCTION holdfast.settle_with(successes jsonb, settlements jsonb, wanted jsonb, links jsonb,
+                                                given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    ending bigint[] := holdfast.seqs_named(successes, settlements);
+    news holdfast.new_job[];
+    places holdfast.place[];
+    answer text;
+BEGIN
+    PERFORM holdfast.share_rules();
+    news := ARRAY(SELECT j FROM holdfast.new_jobs(wanted, at) j ORDER BY j.n);
+    IF holdfast.has_any(wanted, 'key') THEN
+        PERFORM holdfast.lock_keys(array_agg(holdfast.key_name(j.queue, j.task, j.key, j.key_global)))
+        FROM unnest(news) j WHERE j.key IS NOT NULL;
+    END IF;
+    places := holdfast.places_new(news) || holdfast.places_named(ending)
+              || holdfast.places_released(ending, NULL, @PROPAGATE_MAX);
+    IF places IS NOT NULL THEN PERFORM holdfast.lock_groups(places); END IF;
+    PERFORM set_config('hf.settling', 'on', true);
+    SELECT e.answer -> 'answers' ->> 0 INTO answer
+    FROM holdfast.exchange(successes, settlements, '[]', NULL, '', false, given) e;
+    IF answer = 'ok' THEN PERFORM holdfast.enqueue_linked(wanted, links, given); END IF;
+    PERFORM set_config('hf.settling', '', true);
+    PERFORM holdfast.tell(at);
+    RETURN jsonb_build_object('answer', answer, 'stirred', holdfast.released_by(ending));
+END $$

@@ -10,11 +10,7 @@
 if sealed then return hf.refused_sealed() end
 local answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering, args.links)
 if not answers then return others end
-local stands_for = {}
-for i = 1, #others, 2 do stands_for[args.jobs[others[i]][NEW_ID]] = others[i + 1] end
-for i, link in ipairs(args.links) do
-    if link and sub(answers, i, i) == 'c' then hf.link(args.jobs[i][NEW_ID], link, stands_for) end
-end
+hf.link_new(args.jobs, args.links, answers, others)
 hf.close()
 return { answers, others }
 
@@ -86,6 +82,28 @@ function hf.status_of(parent, child)
     return '0'
 end
 
+-- Stores the edges of new jobs: what waits for one of them from now on, then what it waits for.
+function hf.link_new(jobs, links, answers, others)
+    local stands_for = {}
+    for i = 1, #others, 2 do stands_for[jobs[others[i]][NEW_ID]] = others[i + 1] end
+    for i, link in ipairs(links) do
+        local id = jobs[i][NEW_ID]
+        if link and sub(answers, i, i) == 'c' then
+            if link[LINK_BEFORE] then hf.join_waiting(link[LINK_BEFORE], id) end
+            if #link[LINK_PARENTS] > 0 then hf.link(id, link, stands_for) end
+        end
+    end
+end
+
+-- A job that waits for others waits for this one, too (R87).
+function hf.join_waiting(waiting, id)
+    local dependent = hf.dependent(waiting)
+    call('ZADD', EDGES, '0', hf.escape(id) .. '0' .. waiting)
+    call('ZADD', PARENTS, '0', hf.escape(waiting) .. id)
+    dependent[DEPENDENT_PENDING] = dependent[DEPENDENT_PENDING] + 1
+    hf.keep_dependent(waiting, dependent)
+end
+
 -- Stores the edges of a new job. A call that was kept stands for the job that holds its key.
 function hf.link(child, link, stands_for)
     local pending, failed, first, seen, parents, edges, listed, n = 0, 0, nil, {}, {}, {}, {}, 0
@@ -122,7 +140,7 @@ function hf.note_ended(row)
     end
 end
 
--- == part unknown_parents: parents that a new job names and that are not there.
+-- == part unknown_parents: jobs that a new job names and that are not there, or do not wait.
 -- lazy: built when a script first uses one of its names.
 
 -- The states of these jobs, by id, without decoding the rest of their records. A job that cannot be read has none.
@@ -153,15 +171,25 @@ function hf.states_of(ids)
     return states
 end
 
--- The first parent that is neither stored nor earlier in the batch, and the job that names it.
-function hf.missing_parent(jobs, known, links)
+-- Why new jobs may not be linked as they ask for, or nil: a parent that is neither stored nor earlier in the batch, or
+-- a job that is to wait for one of them and does not wait.
+function hf.unlinkable(jobs, known, links)
     local coming = {}
     for i = 1, #jobs do
         local id, link = jobs[i][NEW_ID], links[i]
         if link and not known[id] then
             local states = hf.states_of(link[LINK_PARENTS])
             for _, parent in ipairs(link[LINK_PARENTS]) do
-                if not coming[parent] and not states[parent] then return parent, id end
+                if not coming[parent] and not states[parent] then
+                    return hf.refused('ParentNotFound', { parent_id = parent, child_id = id })
+                end
+            end
+            local row = link[LINK_BEFORE] and hf.row_of(link[LINK_BEFORE])
+            if link[LINK_BEFORE] and not row then
+                return hf.refused('JobNotFound', { job_id = link[LINK_BEFORE] })
+            end
+            if row and (row[STATE] ~= 's' or row[DUE_AT] ~= DUE_AFTER_PARENTS or not hf.dependent(row[ID])) then
+                return hf.refused('StateConflict', { job_id = row[ID], verb = 'join', state = row[STATE] })
             end
         end
         coming[id] = true

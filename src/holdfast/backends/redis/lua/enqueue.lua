@@ -118,7 +118,7 @@ function hf.add(job, seq)
 end
 
 -- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given; or, if a job may not
--- share its key, or one of its parents in `links` is unknown, nil and the refusal.
+-- share its key, or cannot be linked as `links` says, nil and the refusal.
 function hf.enqueue(jobs, first, numbering, links)
     local step, rest, least_seq, least_tick = unpack(numbering)
     hf.seq, hf.tick = math.max(hf.seq, least_seq), math.max(hf.tick, least_tick)
@@ -129,8 +129,8 @@ function hf.enqueue(jobs, first, numbering, links)
         if duplicate then return nil, hf.refused('DuplicateJob', { key = duplicate[NEW_KEY], existing_id = taken }) end
     end
     if links then
-        local parent, child = hf.missing_parent(jobs, known, links)
-        if parent then return nil, hf.refused('ParentNotFound', { parent_id = parent, child_id = child }) end
+        local refusal = hf.unlinkable(jobs, known, links)
+        if refusal then return nil, refusal end
     end
     local answers, others, bodies, b, largest = {}, {}, {}, 0, 0
     for i = 1, #jobs do

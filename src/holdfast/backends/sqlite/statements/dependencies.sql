@@ -13,6 +13,11 @@ INSERT INTO holdfast_edges (parent, status, child) VALUES (?, ?, ?)
 -- :: dependent
 INSERT INTO holdfast_dependents (child, pending, failed, policy, delay, due_at) VALUES (?, ?, ?, ?, ?, ?)
 
+-- :: joined
+-- The state of a job, and whether it waits for its parents.
+SELECT j.state, j.state = 'scheduled' AND j.due_at = @DUE_AFTER_PARENTS AND d.child IS NOT NULL
+FROM holdfast_jobs AS j LEFT JOIN holdfast_dependents AS d ON d.child = j.id WHERE j.id = ?
+
 -- :: ended
 -- The jobs that ended or came back, by seq: those that others wait for are to be propagated.
 INSERT INTO holdfast_propagating (parent)

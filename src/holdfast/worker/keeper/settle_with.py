@@ -1,0 +1,88 @@
+"""Settles attempts whose handlers enqueued jobs, each in one step with those jobs, before the exchange with the rest.
+
+Called by the exchange loop. A job whose children the store refuses is buried in that exchange: trying again would most
+likely be refused again, and nobody else would hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ... import events
+from ...backends.contract import Backend, JobsApart
+from ...context import TEXT_CHARS_MAX, bounded, dotted, error_text
+from ...errors import HoldfastError, JobNotFound, ParentNotFound, StateConflict, StoreSealed
+from ...lifecycle import Ending, Failure, Settlement
+from ...records import Answer, ClaimRequest, Exchanged, Release, SettlementWithJobs
+from .runners import Runners
+
+REFUSALS = (JobNotFound, JobsApart, ParentNotFound, StateConflict, StoreSealed)
+
+
+async def settle_with(one: SettlementWithJobs, backend: Backend) -> Answer | HoldfastError:
+    """The store's answer, or why it refuses these jobs for good."""
+    try:
+        return await backend.settle_with(one, one.jobs)
+    except REFUSALS as error:
+        return error
+
+
+def refused(one: Settlement, error: HoldfastError) -> Settlement:
+    """The end of an attempt whose jobs the store refuses: the job is dead, and says why."""
+    text = bounded(f"the jobs it enqueued could not be stored: {error_text(error)}", TEXT_CHARS_MAX)
+    failure = Failure(reason="refused", type=dotted(error), text=text)
+    return Settlement(
+        id=one.id, token=one.token, ending=Ending.BURIED, failed=True, failure=failure, reason="refused", ran=one.ran
+    )
+
+
+class ExchangeWithJobs:
+    """An exchange of which some settlements have jobs to store. It is repeated until it is answered."""
+
+    def __init__(self, backend: Backend, runners: Runners, doubtful: set[str]) -> None:
+        self._backend, self._runners = backend, runners
+        self._doubtful = doubtful  # tokens of settlements that an unanswered call may have carried out
+        self._answered: dict[str, Answer] = {}  # by token, until the whole exchange is answered
+
+    async def exchange(
+        self, settlements: list[Settlement], releases: Sequence[Release], request: ClaimRequest
+    ) -> Exchanged:
+        """Settle what has jobs, then exchange. A refused settlement is replaced in the list by one that buries."""
+        await asyncio.gather(
+            *(
+                self._settle(settlements, place, one)
+                for place, one in enumerate(settlements)
+                if isinstance(one, SettlementWithJobs) and one.token not in self._answered
+            )
+        )
+        rest = [one for one in settlements if not isinstance(one, SettlementWithJobs)]
+        answer = await self._backend.exchange(rest, releases, request)
+        others = iter(answer.answers)
+        answers = [
+            self._answered.pop(one.token) if isinstance(one, SettlementWithJobs) else next(others, Answer.UNHEARD)
+            for one in settlements
+        ]
+        return replace(answer, answers=(*answers, *others))
+
+    async def _settle(self, settlements: list[Settlement], place: int, one: SettlementWithJobs) -> None:
+        doubtful = one.token in self._doubtful
+        self._doubtful.add(one.token)  # until it is answered
+        answer = await settle_with(one, self._backend)
+        if not doubtful:
+            self._doubtful.discard(one.token)
+        if not isinstance(answer, Answer):
+            settlements[place] = refused(one, answer)
+            return
+        self._answered[one.token] = answer
+        if answer is Answer.OK and self._runners.wanted("enqueued"):
+            self._tell(one)
+
+    def _tell(self, one: SettlementWithJobs) -> None:
+        """Emit `enqueued` for what must be new: a job with a key may have been kept out by another."""
+        fresh = [job for job in one.jobs if job.key is None]
+        self._runners.emit(
+            *(events.Enqueued(job_id=job.id, task=job.task, queue=job.queue, group=job.group) for job in fresh)
+        )
