@@ -216,7 +216,8 @@ class _Run:
                 return "changed before"
             return (await backend.edit(id, edit, by=bulk.by)).state.value
         verb: Callable[..., Awaitable[JobRecord]] = getattr(backend, bulk.verb)
-        job = await verb(id, by=bulk.by)
+        why = {"reason": bulk.reason[:BY_CHARS_MAX]} if bulk.verb == "cancel" else {}
+        job = await verb(id, by=bulk.by, **why)
         running = job.state is State.RUNNING and job.cancel_requested
         return "running, asked to stop" if running else job.state.value
 

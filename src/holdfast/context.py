@@ -659,9 +659,24 @@ def options_for(defaults: TaskOptions, stored: bytes | None) -> TaskOptions:
 def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
     """The settlement of an outcome under these options."""
     retry_in: float | None = None
-    if outcome.kind in _SPENDS_A_RETRY:
+    last = options.max_starts is not None and lease.attempt >= options.max_starts
+    if last and outcome.kind is OutcomeKind.SNOOZED:
+        outcome = _starts_spent(options.max_starts)
+    elif outcome.kind in _SPENDS_A_RETRY and not last:
         retry_in = _retry_in(options, lease.failures + 1, error)
     return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+
+
+def unstartable(lease: Lease, options: TaskOptions) -> Settlement | None:
+    """The settlement of a job that may not start again; None: it may. Stalls can have spent its starts."""
+    if options.max_starts is None or lease.attempt <= options.max_starts:
+        return None
+    return settlement_for(lease.id, lease.token, _starts_spent(options.max_starts), retain=options.retain)
+
+
+def _starts_spent(max_starts: int | None) -> Outcome:
+    failure = Failure(reason="starts", text=f"it has started {max_starts} times, and max_starts allows no more")
+    return Outcome(kind=OutcomeKind.FAILED, failure=failure)
 
 
 def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:

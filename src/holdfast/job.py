@@ -300,14 +300,14 @@ class Job(Generic[R]):
         self._record = (await self._app.ajob(self.id))._record
         return self
 
-    def cancel(self) -> Job[R]:
+    def cancel(self, *, reason: str = "") -> Job[R]:
         """Cancel it: immediately if it has not started, else as soon as its handler stops."""
-        self._record = self._app._cancel(self)
+        self._record = self._app._cancel(self, reason)
         return self
 
-    async def acancel(self) -> Job[R]:
+    async def acancel(self, *, reason: str = "") -> Job[R]:
         """Async version of `cancel`."""
-        self._record = (await self._app.acancel(self.id))._record
+        self._record = (await self._app.acancel(self.id, reason=reason))._record
         return self
 
     def __repr__(self) -> str:

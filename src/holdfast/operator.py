@@ -80,9 +80,9 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
     )
 
 
-def checked_by(by: str) -> str:
-    """Who calls an operator's verb, for the job's timeline. Bounded: a timeline is kept with its job."""
-    return check_text(by, "by")[:BY_CHARS_MAX]
+def checked_by(by: str, what: str = "by") -> str:
+    """Who calls an operator's verb, or why, for the job's timeline. Bounded: a timeline is kept with its job."""
+    return check_text(by, what)[:BY_CHARS_MAX]
 
 
 def queue_or_none(queue: Any) -> str | None:
@@ -285,15 +285,15 @@ class Operator(WorkerCommands):
 
     # ------------------------------------------------------------------ one job
 
-    def cancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
-        """Cancel: immediately if it has not started, else its handler is asked to stop."""
-        id, who = job_id(job), checked_by(by)
-        return self._job(self._do("cancel", lambda backend: backend.cancel(id, by=who)))
+    def cancel(self, job: JobOrId, *, reason: str = "", by: str = "") -> Job[Any]:
+        """Cancel: immediately if it has not started, else its handler is asked to stop. `reason` is kept."""
+        id, who, why = job_id(job), checked_by(by), checked_by(reason, "reason")
+        return self._job(self._do("cancel", lambda backend: backend.cancel(id, by=who, reason=why)))
 
-    async def acancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
+    async def acancel(self, job: JobOrId, *, reason: str = "", by: str = "") -> Job[Any]:
         """Async version of `cancel`."""
-        id, who = job_id(job), checked_by(by)
-        return self._job(await self._ado(lambda backend: backend.cancel(id, by=who)))
+        id, who, why = job_id(job), checked_by(by), checked_by(reason, "reason")
+        return self._job(await self._ado(lambda backend: backend.cancel(id, by=who, reason=why)))
 
     def retry(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Run any finished job again, with fresh budgets; for a dead one this is revive."""

@@ -303,9 +303,9 @@ class Producer(TaskRouter, Operator):
         forbid_running_loop("job.refresh()", "job.arefresh()")
         return self.job(job.id)._record
 
-    def _cancel(self, job: Job[Any]) -> JobRecord:
+    def _cancel(self, job: Job[Any], reason: str) -> JobRecord:
         forbid_running_loop("job.cancel()", "job.acancel()")
-        return self.cancel(job.id)._record
+        return self.cancel(job.id, reason=reason)._record
 
     def _finished(self, record: JobRecord) -> Any:
         if record.state is State.CANCELLED:

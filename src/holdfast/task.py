@@ -97,6 +97,7 @@ class TaskSettings(TypedDict, total=False):
     retry: RetryPolicy | int | Backoff | None
     timeout: Duration | None
     max_stalls: int
+    max_starts: int | None
     isolation: Literal["none", "process"]
     memory_limit: int | None
     cpu_limit: Duration | None
@@ -129,6 +130,7 @@ class UsingSettings(TypedDict, total=False):
     wait: Duration | None
     wait_max: Duration | None
     max_stalls: int
+    max_starts: int | None
     expires: Duration | None
     on_expire: OnExpire
     revive: Revival | None

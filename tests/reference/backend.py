@@ -250,9 +250,9 @@ class ReferenceBackend(Backend):
 
     # ------------------------------------------------------------------ operating
 
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
         with self._step(now) as at:
-            return reading.job_record(operating.cancel(self._store, job_id, at.wall, by))
+            return reading.job_record(operating.cancel(self._store, job_id, at.wall, by, reason))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         with self._open_step(now) as at:

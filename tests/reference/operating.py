@@ -132,16 +132,16 @@ def find(store: Store, job_id: str) -> Row:
     return row
 
 
-def cancel(store: Store, job_id: str, wall: float, by: str = "") -> Row:
+def cancel(store: Store, job_id: str, wall: float, by: str = "", reason: str = "") -> Row:
     row = find(store, job_id)
     if row.state in UNSTARTED:
         store.refuse_sealed()
         store.finish(row, wall, State.CANCELLED, RETAIN_SECONDS)
-        store.mark(row, "cancel", wall, by=by)
+        store.mark(row, "cancel", wall, by=by, text=reason)
         store.count_ended(row, "cancelled", wall)
     elif row.state is State.RUNNING:
         if not row.cancel_requested:
-            store.mark(row, "cancel", wall, by=by)
+            store.mark(row, "cancel", wall, by=by, text=reason)
         row.cancel_requested = True
     elif row.state is not State.CANCELLED:
         raise state_conflict(job_id, "cancel", row.state)

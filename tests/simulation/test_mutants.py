@@ -187,8 +187,8 @@ class RepeatedCallClaimsAnew(ReferenceBackend):
 
 
 class CancelFreesTheSlotOfARunningHandler(ReferenceBackend):
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        record = await super().cancel(job_id, now, by=by)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
+        record = await super().cancel(job_id, now, by=by, reason=reason)
         row = self._store.jobs[job_id]
         if row.state is State.RUNNING and row.token is not None:
             await self.release([Release(id=job_id, token=row.token)], now)

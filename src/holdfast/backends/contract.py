@@ -467,11 +467,13 @@ class Backend(Reader):
     # ------------------------------------------------------------------ operating on one job
 
     @abstractmethod
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
         """Unstarted → cancelled (its group is refilled). Running → marked, still running. Cancelled → unchanged.
 
         R50. succeeded, dead → StateConflict. Unknown → JobNotFound (as for every method in this section). `by` is who
         does it, at most BY_CHARS_MAX characters; it is kept in the job's mark (R65).
+        R99. So is the reason, as the mark's text: `reason` of the record stays for what the store decided. The first
+        cancel of a running job counts.
         """
 
     @abstractmethod

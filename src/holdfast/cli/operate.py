@@ -36,11 +36,13 @@ Act = Callable[["Holdfast", str], "Job[Any]"]
 
 @click.command(epilog=QUERY_HELP)
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--reason", "-r", default="", help="Kept in the job's timeline.")
 @bulk_options
 @session_options
-def cancel(session: Session, **asked: Any) -> int:
+def cancel(session: Session, reason: str, **asked: Any) -> int:
     """Cancel jobs: unstarted ones at once, running ones as soon as their handler stops."""
-    return _change(session, "cancel", lambda app, one: app.cancel(one, by=me()), **asked)
+    act: Act = lambda app, one: app.cancel(one, reason=reason, by=me())  # noqa: E731
+    return _change(session, "cancel", act, {"reason": reason}, **asked)
 
 
 @click.command(epilog=QUERY_HELP)

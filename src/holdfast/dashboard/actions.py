@@ -193,13 +193,16 @@ def _typed_args(text: str) -> dict[str, Any]:
     return value
 
 
+_REASONED = ("bury", "cancel")  # verbs that take a reason
+
+
 def _each(method: str, done: str) -> Callable[[Changes, Jobs], Awaitable[Outcome]]:
     """A verb that is carried out for each selected job."""
 
     async def run(changes: Changes, jobs: Jobs) -> Outcome:
         made = _changes_of(jobs)
         if jobs.query is not None:
-            more = {"reason": jobs.reason} if method == "bury" else {}
+            more = {"reason": jobs.reason} if method in _REASONED else {}
             return _bulk_outcome(await changes.bulk(method, jobs.query, {**made, **more}), done)
         refused: list[Refusal] = []
         ids = list(dict.fromkeys(jobs.id))
@@ -209,7 +212,7 @@ def _each(method: str, done: str) -> Callable[[Changes, Jobs], Awaitable[Outcome
         for place, id in enumerate(ids):
             given = made if rate is None else {**made, "delay": place * rate.every}
             try:
-                await changes.one(method, id, {"reason": jobs.reason} if method == "bury" else given)
+                await changes.one(method, id, {"reason": jobs.reason} if method in _REASONED else given)
             except HoldfastError as error:
                 refused.append(Refusal(id, str(error)))
         count = len(ids) - len(refused)

@@ -153,13 +153,13 @@ class DeferredJob(Job[R]):
         self._need_commit("refresh")
         return await super().arefresh()
 
-    def cancel(self) -> Job[R]:
+    def cancel(self, *, reason: str = "") -> Job[R]:
         self._need_commit("cancel")
-        return super().cancel()
+        return super().cancel(reason=reason)
 
-    async def acancel(self) -> Job[R]:
+    async def acancel(self, *, reason: str = "") -> Job[R]:
         self._need_commit("cancel")
-        return await super().acancel()
+        return await super().acancel(reason=reason)
 
     def __repr__(self) -> str:
         return f"<Job {self.task} {self.id} waits for the commit>" if self._pending else super().__repr__()

@@ -6,7 +6,7 @@ people and may be slightly stale. Never changes anything and never shows argumen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -19,7 +19,18 @@ from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest
 from ..rates import UNLIMITED, Rate, bounded, opens_at
-from ..records import Flow, GroupRecord, JobQuery, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..records import (
+    Flow,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    Mark,
+    Override,
+    Pause,
+    QueueRecord,
+    TaskRecord,
+    WorkerRecord,
+)
 from ..steps import Step, open_wait
 from ..worker_status import read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
@@ -56,6 +67,7 @@ class _Scene(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRecord]
     tasks: Collection[str] | None
     brakes: list[str] = []
+    cancelled: str = ""  # by whom and why, as a piece of a sentence
 
     @property
     def serving(self) -> list[WorkerRecord]:
@@ -76,6 +88,8 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
     )
     if job.state in UNSTARTED:
         scene = await _braked(backend, scene)
+    if job.state is State.CANCELLED or job.cancel_requested:
+        scene = replace(scene, cancelled=_cancelled(await backend.marks(job.id)))
     explanation = await _explained(backend, scene)
     if job.unreadable:
         fields = ", ".join(job.unreadable)
@@ -95,6 +109,14 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
 async def _braked(backend: Backend, scene: _Scene) -> _Scene:
     """The scene plus what blocks its job although it is due."""
     return replace(scene, brakes=await brakes(backend, scene.job, scene.now, lambda at: _when(at, scene.now)))
+
+
+def _cancelled(marks: Sequence[Mark]) -> str:
+    """Who cancelled it and why, as a piece of a sentence; nothing if that is not known."""
+    last = next((mark for mark in reversed(marks) if mark.kind == "cancel"), None)
+    if last is None:
+        return ""
+    return (f" by {last.by}" if last.by else "") + (f' ("{last.text}")' if last.text else "")
 
 
 async def _explained(backend: Backend, scene: _Scene) -> Explanation:
@@ -267,7 +289,8 @@ def _running(scene: _Scene, usual: list[str]) -> Explanation:
     if job.progress is not None:
         reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
     if job.cancel_requested:
-        reasons.append("Cancellation was requested: the job ends as cancelled once its handler has stopped.")
+        asked = f"Cancellation was requested{scene.cancelled}: the job ends as cancelled once its handler has stopped."
+        reasons.append(asked)
     reasons += [*_suspicion(scene), *_last_error(job)]
     return _explanation(scene, summary, reasons, ["It ends when its handler does."])
 
@@ -319,6 +342,7 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         "parent": "a job that it waited for died or was cancelled; it waits again when that one is revived",
         "undecodable": "its stored arguments no longer fit its function",
         "bury": "it was buried",
+        "starts": "it has started as often as max_starts allows",
         "superseded": "a newer job of the same key died after it and holds the dead letter",
         "discarded": "its dead letter was discarded",
     }
@@ -343,7 +367,7 @@ def _ended(scene: _Scene) -> Explanation:
     since = f" at {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     dropped = f"It was dropped{since}: it was not claimed before it expired."
     told = f"It was cancelled{since}: a job that it waited for died or was cancelled."
-    cancelled = {"expired": dropped, "parent": told}.get(job.reason or "", f"It was cancelled{since}.")
+    cancelled = {"expired": dropped, "parent": told}.get(job.reason or "", f"It was cancelled{since}{scene.cancelled}.")
     summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else cancelled
     return _explanation(scene, summary, [], [f"`holdfast retry {job.id}` runs it again with fresh budgets."])
 

@@ -176,6 +176,7 @@ class TaskOptions:
     retry: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
     timeout: float | None = None
     max_stalls: int = 3
+    max_starts: int | None = None
     isolation: Literal["none", "process"] = "none"
     memory_limit: int | None = None
     cpu_limit: float | None = None
@@ -277,6 +278,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "retry": as_policy,
     "timeout": optional_seconds("timeout=", 0.001),
     "max_stalls": lambda value: whole(value, "max_stalls=", 0, 1_000_000),
+    "max_starts": optional_whole("max_starts=", 1, COUNT_MAX),
     "isolation": lambda value: one_of(value, "isolation=", ("none", "process")),
     "memory_limit": optional_whole("memory_limit=", MEMORY_BYTES_MIN),
     "cpu_limit": optional_seconds("cpu_limit=", 0.001),
@@ -299,7 +301,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
 # another version that this one cannot read are ignored: the task's own options apply.
 
 
-CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain"})
+CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain", "max_starts"})
 
 
 class StoredRetry(Struct, frozen=True, omit_defaults=True):
@@ -333,6 +335,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     retry: StoredRetry | None = None
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
     retain: float | None = None
+    max_starts: int | None = None
     headers: dict[str, str] = {}
     by: str = ""  # who enqueued it
     after: int = 0  # how many parents it has
@@ -346,6 +349,8 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
             found["timeout"] = self.timeout
         if self.retain is not None:
             found["retain"] = self.retain
+        if self.max_starts is not None:
+            found["max_starts"] = self.max_starts
         return found
 
 
@@ -356,7 +361,7 @@ def encode_call_options(
     by: str = "",
     parents: int = 0,
 ) -> bytes | None:
-    """Headers, who enqueues, the number of parents, and whichever of retry, timeout and retain were given for one call;
+    """Headers, who enqueues, the number of parents, and whichever of CALL_OPTIONS were given for one call;
     None if none were."""
     names = set(given) & CALL_OPTIONS
     if not names and not headers and not by and not parents:
@@ -375,6 +380,7 @@ def encode_call_options(
         retry=retry,
         timeout=options.timeout if "timeout" in names else msgspec.UNSET,
         retain=options.retain if "retain" in names else None,
+        max_starts=options.max_starts if "max_starts" in names else None,
         headers=dict(headers),
         by=by,
         after=parents,

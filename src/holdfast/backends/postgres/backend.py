@@ -461,8 +461,8 @@ class PostgresBackend(Backend):
         self._watching().tell([record.queue])
         return record
 
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._operate("cancel.call", now, id=job_id, by=_storable(by))
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
+        return await self._operate("cancel.call", now, id=job_id, by=_storable(by), reason=_storable(reason))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("bury.call", now, id=job_id, reason=_storable(reason), by=_storable(by))

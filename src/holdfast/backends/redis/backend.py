@@ -400,8 +400,8 @@ class RedisBackend(Backend):
     async def _operate(self, verb: str, now: float | None, *values: Any) -> JobRecord:
         return codec.jobs(await self._run(verb, now, *values))[0]
 
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._operate("cancel", now, job_id, by)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
+        return await self._operate("cancel", now, job_id, by, reason)
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("bury", now, job_id, reason, by)

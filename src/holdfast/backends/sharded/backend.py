@@ -300,8 +300,8 @@ class ShardedBackend(ShardedReader, Backend):
         answers.of_all()
         raise max(missing, key=lambda error: len(str(error)))
 
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.cancel(job_id, now, by=by))
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.cancel(job_id, now, by=by, reason=reason))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._where_it_is(lambda store: store.bury(job_id, reason, now, by=by))

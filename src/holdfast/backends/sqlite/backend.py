@@ -241,8 +241,8 @@ class SqliteVerbs(Backend):
 
     # ------------------------------------------------------------------ operating
 
-    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._write("cancel", lambda tx: operate.cancel(tx, job_id, by), now)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
+        return await self._write("cancel", lambda tx: operate.cancel(tx, job_id, by, reason), now)
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("bury", lambda tx: operate.bury(tx, job_id, reason, by), now)

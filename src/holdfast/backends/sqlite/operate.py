@@ -40,19 +40,19 @@ def done(tx: Transaction, job_id: str) -> JobRecord:
     return record
 
 
-def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
+def cancel(tx: Transaction, job_id: str, by: str = "", reason: str = "") -> JobRecord:
     job = job_of(tx, job_id)
     state = state_of(job["state"])
     if state in (State.SUCCEEDED, State.DEAD):
         raise state_conflict(job_id, "cancel", state)
     if state is State.RUNNING:
         if tx.cursor.execute(SQL["cancel.mark"], (job["seq"],)).rowcount:
-            settle.mark(tx, job["seq"], "cancel", by=by)
+            settle.mark(tx, job["seq"], "cancel", by=by, text=reason)
     elif state in UNSTARTED:
         tx.refuse_sealed()
         settle.finish(tx, job, State.CANCELLED)
         count(tx, job, "cancelled")
-        settle.mark(tx, job["seq"], "cancel", by=by)
+        settle.mark(tx, job["seq"], "cancel", by=by, text=reason)
     return done(tx, job_id)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from ...lifecycle import Ending, State
 from ...records import AUTOMATIC, MARKS_KEPT_MAX, CronEntry, Held, Mark, Revival, Tick
+from .compare import same
 from .move import moved
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
@@ -102,11 +103,20 @@ async def an_operators_verb_is_marked_with_who_called_it(world: World, verb: str
 @case
 async def a_running_jobs_cancel_is_marked_once(world: World) -> None:
     lease = await world.claim_one(await world.enqueue())
-    await world.backend.cancel(lease.id, world.now, by="ann")
+    await world.backend.cancel(lease.id, world.now, by="ann", reason="a – typo")
     world.advance(1.0)
     async with world.unchanged("a second cancel"):
-        await world.backend.cancel(lease.id, world.now, by="bob")
-    assert [mark.by for mark in await world.backend.marks(lease.id)] == ["ann"]
+        await world.backend.cancel(lease.id, world.now, by="bob", reason="another")
+    assert [(mark.by, mark.text) for mark in await world.backend.marks(lease.id)] == [("ann", "a – typo")]
+
+
+@case
+async def a_cancel_keeps_its_reason_and_the_record_has_none(world: World) -> None:
+    """R99: a reason such as "parent" must not be mistaken for the store's own."""
+    job = await world.enqueue(group="g")
+    await world.backend.cancel(job, world.now, by="ann", reason="parent")
+    same((await world.get(job)).reason, None, "reason")
+    assert await world.backend.marks(job) == [Mark(kind="cancel", at=world.now, by="ann", text="parent")]
 
 
 @case

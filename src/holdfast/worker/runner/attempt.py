@@ -48,6 +48,7 @@ from ...context import (
     timed_out,
     traceback_of,
     undecodable,
+    unstartable,
 )
 from ...lifecycle import Ending, Settlement
 from ...records import Lease, Release
@@ -315,6 +316,9 @@ class Runner:
             self._give_back_unknown(lease)
             return
         options = options_for(task.defaults, lease.options)
+        if (end := unstartable(lease, options)) is not None:
+            self._end_with(end)
+            return
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         context = Context(
@@ -333,8 +337,7 @@ class Runner:
         elif _EAGER:
             eager: dict[str, Any] = {"eager_start": True}
             handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id, **eager)
-            if not handle.done():
-                run.handle = handle
+            run.handle = None if handle.done() else handle
         else:
             run.handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id)
 
@@ -362,8 +365,7 @@ class Runner:
 
     async def _attempt(self, run: Run) -> None:
         """Run an async handler's attempt, in its own asyncio task."""
-        run.entered = True
-        run.began = time.monotonic()
+        run.entered, run.began = True, time.monotonic()
         error: BaseException | None = None
         if not self._may_begin(run):
             self._end(run, STOPPED, None)
@@ -399,8 +401,7 @@ class Runner:
         """Run a sync handler's attempt: the same steps in a thread; the loop collects the outcome."""
         task, context = run.task, run.context
         run.began = time.monotonic()
-        run.entered = True
-        run.thread_id = threading.get_ident()
+        run.entered, run.thread_id = True, threading.get_ident()
         if context._deadline is not None and run.options.timeout is not None:
             context._deadline = run.began + run.options.timeout  # it may have waited for a thread
         error: BaseException | None = None
@@ -533,8 +534,7 @@ class Runner:
             if task is None:
                 self._give_back_unknown(lease)
             else:
-                options = options_for(task.defaults, lease.options)
-                self._end_with(settlement_of(lease, options, outcome, None))
+                self._end_with(settlement_of(lease, options_for(task.defaults, lease.options), outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
         """Release a lease whose handler was never called. The store knows if it was lost or a cancel was requested."""

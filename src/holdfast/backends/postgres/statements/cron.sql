@@ -37,7 +37,7 @@ BEGIN
     END IF;
     skipped := live AND wanted ->> 'overlap' = 'skip';
     IF NOT skipped THEN
-        IF live THEN PERFORM holdfast.cancel(wanted ->> 'previous', 'cron ' || (wanted ->> 'name'), at); END IF;
+        IF live THEN PERFORM holdfast.cancel(wanted ->> 'previous', 'cron ' || (wanted ->> 'name'), '', at); END IF;
         IF jobs IS NOT NULL THEN answers := holdfast.enqueue(jobs, at); END IF;
     END IF;
     entry := nullif(CASE WHEN skipped THEN wanted -> 'entry_if_skipped' ELSE wanted -> 'entry' END, 'null')

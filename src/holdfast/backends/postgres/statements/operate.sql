@@ -4,7 +4,7 @@
 -- Also here: how an operator's verb locks its job, and how refusals are raised.
 
 -- :: call
-SELECT holdfast.cancel(%(id)s, %(by)s, %(now)s)::text
+SELECT holdfast.cancel(%(id)s, %(by)s, %(reason)s, %(now)s)::text
 
 -- :: function_refuse
 CREATE OR REPLACE FUNCTION holdfast.refuse(code text, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -52,7 +52,8 @@ BEGIN
 END $$
 
 -- :: function_cancel
-CREATE OR REPLACE FUNCTION holdfast.cancel(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, who text, why text, given double precision)
+RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
@@ -61,10 +62,12 @@ BEGIN
     IF j.state IN ('succeeded', 'dead') THEN
         PERFORM holdfast.refuse_state(j, 'cancel');
     ELSIF j.state = 'running' THEN
-        UPDATE holdfast.jobs SET cancel_requested = true, marks = @with_mark('cancel') WHERE seq = j.seq AND NOT cancel_requested;
+        UPDATE holdfast.jobs SET cancel_requested = true,
+            marks = holdfast.with_mark(j.marks, 'cancel', jsonb_build_object('by', who, 'text', why), at)
+        WHERE seq = j.seq AND NOT cancel_requested;
     ELSIF j.state <> 'cancelled' THEN
         PERFORM holdfast.refuse_sealed();
-        j.marks := @with_mark('cancel');
+        j.marks := holdfast.with_mark(j.marks, 'cancel', jsonb_build_object('by', who, 'text', why), at);
         PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at), holdfast.count_ended(j, 'cancelled', at);
     END IF;
     RETURN holdfast.job_changed(j, at);

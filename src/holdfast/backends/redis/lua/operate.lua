@@ -1,7 +1,7 @@
 -- operate: operator verbs for single jobs and dead letters.
 
 -- == script cancel: cancel an unstarted job, mark a running one; a cancelled one stays as it is.
--- args: now, id, by
+-- args: now, id, by, reason
 -- Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so the state it judged is the one it
 -- changes; the same holds for all scripts of this file.
 
@@ -10,7 +10,7 @@ if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 local state = row[STATE]
 if hf.live_states[state] then
     if sealed and state ~= 'x' then return hf.refused_sealed() end
-    hf.cancel(row, args.by)
+    hf.cancel(row, args.by, args.reason)
 elseif state ~= 'c' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state })
 end

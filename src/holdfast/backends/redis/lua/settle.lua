@@ -70,6 +70,7 @@ function hf.mark(row, mark)
     while #marks >= MARKS_KEPT_MAX do table.remove(marks, 2) end
     mark.at = now
     if mark.by == '' then mark.by = nil end
+    if mark.text == '' then mark.text = nil end
     marks[#marks + 1] = mark
     call('HSET', MARKS, row[ID], cpack(marks))
 end
@@ -142,8 +143,8 @@ function hf.expire(row)
 end
 
 -- Unstarted: cancelled. Running: marked, and still running.
-function hf.cancel(row, by)
-    if not row[CANCEL_REQUESTED] then hf.mark(row, { kind = 'cancel', by = by }) end
+function hf.cancel(row, by, reason)
+    if not row[CANCEL_REQUESTED] then hf.mark(row, { kind = 'cancel', by = by, text = reason }) end
     if row[STATE] == 'x' then
         row[CANCEL_REQUESTED] = true
         hf.changed[row[ID]] = row
