@@ -7,9 +7,9 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -36,14 +36,14 @@ from .task import TaskRouter, fresh_record
 if TYPE_CHECKING:
     import asyncio
 
-    from . import flows
+    from . import flows, topics
     from .app import Holdfast
     from .backends.contract import Backend
     from .eager import Eager
     from .flows import Flow, FlowRun
-    from .task import Task
+    from .task import Task, UsingSettings
 else:
-    import_lazily(globals(), "asyncio", ".flows")
+    import_lazily(globals(), "asyncio", ".flows", ".topics")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -197,6 +197,21 @@ class Producer(TaskRouter, Operator):
                 if created:
                     self._tell_enqueued(call.new)
         return sum(made)
+
+    def publish(
+        self, topic: str, payload: Mapping[str, Any] | None = None, /, **settings: Unpack[UsingSettings]
+    ) -> Enqueued:
+        """Enqueue a job of every task that subscribes to the topic, in one step: `app.publish("order.paid", {…})`.
+
+        Each gets the values of the payload that it has parameters for. `id=` makes a repeated event safe.
+        """
+        return self.enqueue_many(topics.calls(cast("Holdfast", self), topic, payload, settings))
+
+    async def apublish(
+        self, topic: str, payload: Mapping[str, Any] | None = None, /, **settings: Unpack[UsingSettings]
+    ) -> Enqueued:
+        """Async version of `publish`."""
+        return await self.aenqueue_many(topics.calls(cast("Holdfast", self), topic, payload, settings))
 
     # ------------------------------------------------------------------ results
 

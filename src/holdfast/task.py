@@ -111,6 +111,7 @@ class TaskSettings(TypedDict, total=False):
     rate: str | Rate | None
     limit: int | None
     aliases: str | Iterable[str]
+    subscribes: str | Iterable[str]
     revive: Revival | None
     unique: Unique | None
     retention: Retention

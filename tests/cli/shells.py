@@ -30,7 +30,7 @@ async def send(ctx: Context, to: str, times: int = 1) -> str:
     ctx.log("sending", times=times)
     return f"{{times}} to {{to}}"
 
-@app.task(name="fail", retry=0)
+@app.task(name="fail", retry=0, subscribes="trouble")
 def fail(word: str) -> None:
     raise ValueError("cannot " + word)
 """

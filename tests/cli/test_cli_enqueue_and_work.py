@@ -174,3 +174,11 @@ def test_queues_are_read_with_their_slots() -> None:
 @pytest.mark.parametrize("text", ["", "mail:", "mail:0", "mail:x", ":3", "mail,,pdf"])
 def test_queues_that_cannot_be_read(shell: Shell, text: str) -> None:
     shell.error("work", f"{shell.module}:app", "-q", text, code=2)
+
+
+def test_publish_makes_a_job_for_each_subscriber(shell: Shell) -> None:
+    app = ("--app", f"{shell.module}:app", "--app-dir", str(shell.directory))
+    assert shell("publish", "trouble", "word=7", "--id", "e1", *app).stdout == "1 job made.\n"
+    assert shell.json("publish", "trouble", "word=7", "--id", "e1", *app)["kept"] == 1
+    assert shell.json("job", "e1:fail")["job"]["args"] == {"word": "7"}
+    assert shell("publish", "trouble", code=2).stderr.count("--app") >= 1

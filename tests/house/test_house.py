@@ -26,7 +26,7 @@ WORDS = """
     records redact replay retry rollups schedules steps task worker_status
 """
 FACE = "actions app bulk caller_transaction children eager flows observer operator producer pull results store_thread"
-FACE += " worker_commands"
+FACE += " topics worker_commands"
 INTEGRATIONS = "__main__ asgi cli dashboard django flask metrics otel pytest_plugin sentry"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),

@@ -1,4 +1,5 @@
 """`holdfast enqueue`: one job, by its task's name; validated against its function if --app provides the code.
+`holdfast publish`: one for each subscriber of a topic.
 
 Loaded by main when called.
 """
@@ -18,7 +19,7 @@ from .completion import complete_queue
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
 from .operate import me
-from .parse import Duration, Moment, read_arguments
+from .parse import Duration, Moment, counted, read_arguments
 from .session import Session, session_options
 
 if TYPE_CHECKING:
@@ -98,6 +99,42 @@ def enqueue(
         else:
             session.print.note(f"job {job.id} {job.state.value}.")
             session.print.line(json.dumps(plain(value), ensure_ascii=False, default=str))
+    return Exit.DONE
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1)
+@click.option("--args", "document", metavar="JSON", help="The whole payload as one JSON object.")
+@click.option("--id", "event_id", help="The event's id; repeating it creates no second job.")
+@click.option("--delay", type=Duration(), metavar="DURATION", help="Due after this time, such as 90s or 2h.")
+@session_options
+def publish(
+    session: Session,
+    topic: str,
+    arguments: tuple[str, ...],
+    document: str | None,
+    event_id: str | None,
+    delay: float | None,
+) -> int:
+    """Enqueue a job of every task that subscribes to TOPIC. Needs --app: subscriptions are declared in code.
+
+    NAME=VALUE are the values of the payload, as for `holdfast enqueue`.
+    """
+    if not session.has_code:
+        raise click.UsageError("subscriptions are declared in code: give --app MODULE:APP.")
+    with session.producer() as app:
+        app.import_tasks()
+        wanted = [task for task in app.tasks.values() if topic in task.defaults.subscribes]
+        text_fields = frozenset[str]().union(*(_text_parameters(task) for task in wanted))
+        payload = read_arguments(arguments, document, text_fields)
+        session.announce(app)
+        chosen: dict[str, Any] = {"by": me(), "id": event_id, "delay": delay}
+        made = app.publish(topic, payload, **{name: value for name, value in chosen.items() if value is not None})
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "created": made.created, "kept": made.kept})
+            return Exit.DONE
+    session.print.line(f"{counted(made.created, 'jobs')} made{f', {made.kept} kept' if made.kept else ''}.")
     return Exit.DONE
 
 

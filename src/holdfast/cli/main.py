@@ -25,6 +25,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "work": ("work", "Run a worker for MODULE:APP."),
         "dev": ("dev", "Worker, dashboard and reload of changed code in one command."),
         "enqueue": ("enqueue", "Enqueue a job by its task's name."),
+        "publish": ("enqueue", "Enqueue a job of every task that subscribes to a topic."),
     },
     "Look": {
         "jobs": ("jobs", "List jobs, newest first."),

@@ -190,6 +190,7 @@ class TaskOptions:
     rate: Rate | None = None
     limit: int | None = None
     aliases: tuple[str, ...] = ()
+    subscribes: tuple[str, ...] = ()  # topics: `app.publish` makes a job of this task
     revive: Revival | None = None
 
     @classmethod
@@ -259,8 +260,8 @@ def _chooser(what: str) -> Callable[[Any], Chooser | None]:
     return check
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(check_name(entry, "alias") for entry in check_list(value, "aliases="))
+def _names(what: str, option: str) -> Callable[[Any], tuple[str, ...]]:
+    return lambda value: tuple(check_name(entry, what) for entry in check_list(value, option))
 
 
 _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
@@ -291,7 +292,8 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "retain_dead_count": optional_whole("retain_dead_count=", 0, COUNT_MAX),
     "rate": optional_rate,
     "limit": optional_whole("limit=", 1, COUNT_MAX),
-    "aliases": _names,
+    "aliases": _names("alias", "aliases="),
+    "subscribes": _names("topic", "subscribes="),
     "revive": check_revival,
 }
 

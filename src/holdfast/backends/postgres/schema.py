@@ -50,6 +50,7 @@ FILES = [
     "limits",
     "rearrange",
     "operate",
+    "letters",
     "dependencies",
     "steps",
     "history",
