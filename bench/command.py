@@ -90,7 +90,7 @@ def main() -> None:
     if options.list:
         _list()
         return
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end, what was measured is kept
     words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
     usual = [name for name, scenario in ALL.items() if not scenario.asked_only]
     stores, scenarios = _names(options.store, STORES), usual if words == "all" else _names(words, tuple(ALL))
@@ -111,6 +111,8 @@ def main() -> None:
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        if found["stopped"]:
+            break
     for store, records in report["stores"].items():
         for record in records.values():
             show(store, record)

@@ -33,7 +33,7 @@ def _measure(case: Case, setting: Setting) -> Figures | None:
         setting.left_out[case.name] = str(failure)
         _say(f"    {case.name}: {failure}")
         return None
-    shown = ", ".join(f"{name} {value:,.2f}" for name, value in list(figures.items())[:2])
+    shown = ", ".join(f"{name} {value:,.2f}" for name, value in list(figures.items())[:3])
     _say(f"    {case.name}: {shown}  ({time.monotonic() - began:.1f} s)")
     return figures
 
@@ -70,9 +70,14 @@ def _rounds(
             _say(f"  {setting.store} {scenario.name}: no time for more rounds")
             break
         _say(f"  {setting.store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
-        for case in cases:
-            worth = number < case.rounds_max and case.name not in setting.left_out
-            found[case.name].append(_measure(case, setting) if worth else None)
+        try:
+            for case in cases:
+                worth = number < case.rounds_max and case.name not in setting.left_out
+                found[case.name].append(_measure(case, setting) if worth else None)
+        except KeyboardInterrupt:
+            _say(f"  {setting.store} {scenario.name}: stopped; what was measured counts")
+            setting.stopped = True
+            break
         lasted = time.monotonic() - start
     return found
 
@@ -106,6 +111,7 @@ def run(
             "store": place.version,
             "jobs": jobs,
             "rounds": max(map(len, found.values()), default=0),
+            "stopped": setting.stopped,
             "seconds": round(lasted, 1),
             "cores_of_others": round(max(0.0, others / lasted), 2),
             "cases": _record(cases, found, scenario),

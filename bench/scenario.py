@@ -36,6 +36,7 @@ class Setting:
         self.store, self.place, self.jobs, self.quick = store, place, jobs, quick
         self.seconds = seconds  # None: as long as the scenario means it to be
         self.left_out: dict[str, str] = {}
+        self.stopped = False  # by whoever runs it, before all rounds were done
         self.against = against
 
     def peers(self, *, groups: bool = False) -> Iterator[Contender]:
