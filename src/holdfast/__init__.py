@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import testing
     from .app import Holdfast
+    from .batches import Batch
     from .clock import ManualClock, SystemClock
     from .context import Bury, Context, Resources, Retry, Snooze
     from .errors import (
@@ -69,6 +70,7 @@ __all__ = [
     "BackendError",
     "BackendNotInstalled",
     "BackendUnavailable",
+    "Batch",
     "BoundCall",
     "Bury",
     "ConfigurationError",
@@ -140,6 +142,7 @@ _HOMES = {
     "DuplicateJob": ".errors",
     "Enqueued": ".job",
     "Failure": ".lifecycle",
+    "Batch": ".batches",
     "Flow": ".flows",
     "FlowGraph": ".flows",
     "FlowJob": ".flows",

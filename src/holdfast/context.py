@@ -25,13 +25,14 @@ from . import logs
 from .clock import to_seconds
 from .durable import Durable
 from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
-from .headers import headers_of, parents_number
+from .headers import batch_of, headers_of, parents_number
 from .lifecycle import Ending, Failure, Settlement
 from .names import plain
 from .records import ONLY_SIGNED, Lease, Release
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .batches import Batch
     from .children import Children
     from .job import BoundCall, Job
     from .options import TaskOptions
@@ -308,6 +309,12 @@ class Context(Durable, Attempt):
         span = to_seconds(seconds, "slow_down(…)")
         if self._reports is not None:
             self._reports.slow_down(self._lease, span)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that this job is a member or a callback of. `ctx.enqueue(ctx.batch.add(call))` adds to it."""
+        id = batch_of(self._lease.options)
+        return None if not id or self._task is None else self._task.app.find_batch(id)
 
     def enqueue(self, call: BoundCall[R]) -> Job[R]:
         """Enqueue a job with the success of this attempt: both are stored, in one step, or neither.

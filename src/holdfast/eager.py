@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from .backends.sqlite.memory import MemoryBackend
 from .clock import SystemClock
 from .context import CURRENT
+from .edges import DUE_NEVER
 from .errors import ConfigurationError, StateConflict, TaskNotRegistered
 from .lifecycle import LIVE, State
 from .observer import JobOrId, job_id
@@ -88,7 +89,8 @@ class Eager:
 
     async def _queues(self) -> list[str]:
         """The queues with jobs that have not finished."""
-        live = await self._backend.find(JobQuery(states=tuple(LIVE), limit=_EVERYTHING))
+        found = await self._backend.find(JobQuery(states=tuple(LIVE), limit=_EVERYTHING))
+        live = [record for record in found if record.due_at < DUE_NEVER]  # others wait for jobs, or for batch.close()
         for record in live:
             if self._app.find_task(record.task) is None:
                 raise TaskNotRegistered(record.task, tuple(self._app.tasks))
@@ -97,7 +99,8 @@ class Eager:
 
 async def _hasten(backend: Backend) -> bool:
     """Make every job due that is due later; returns whether there was any."""
-    later = await backend.find(JobQuery(states=(State.SCHEDULED,), limit=_EVERYTHING))
+    found = await backend.find(JobQuery(states=(State.SCHEDULED,), limit=_EVERYTHING))
+    later = [record for record in found if record.due_at < DUE_NEVER]
     for record in later:
         await backend.run_now(record.id)
     return bool(later)

@@ -29,6 +29,10 @@ class _OnlyParents(Struct, frozen=True):
     after: int = 0
 
 
+class _OnlyBatch(Struct, frozen=True):
+    batch: str = ""
+
+
 def check_headers(value: object) -> dict[str, str]:
     """Headers as users give them, or ConfigurationError. `None` means none."""
     if value is None:
@@ -117,6 +121,21 @@ def with_enqueuer(stored: bytes | None, by: str) -> bytes | None:
 def with_parents(stored: bytes | None, number: int) -> bytes | None:
     """A job's stored options with this number of parents."""
     return _with(stored, "after", number)
+
+
+def with_batch(stored: bytes | None, id: str) -> bytes | None:
+    """A job's stored options with the batch it belongs to."""
+    return _with(stored, "batch", id)
+
+
+def batch_of(stored: bytes | None) -> str:
+    """The id of the batch a job belongs to, by its stored options; empty if it belongs to none."""
+    if stored is None or b'"batch":' not in stored:
+        return ""
+    try:
+        return msgspec.json.decode(stored, type=_OnlyBatch).batch
+    except msgspec.MsgspecError:
+        return ""
 
 
 def _with(stored: bytes | None, name: str, value: Mapping[str, str] | str | int) -> bytes | None:

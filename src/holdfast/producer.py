@@ -35,15 +35,17 @@ from .task import TaskRouter, fresh_record
 
 if TYPE_CHECKING:
     import asyncio
+    from typing import Unpack
 
-    from . import flows, topics
+    from . import batches, flows, topics
     from .app import Holdfast
     from .backends.contract import Backend
+    from .batches import Batch, BatchSettings
     from .eager import Eager
     from .flows import Flow, FlowRun
     from .task import Task, UsingSettings
 else:
-    import_lazily(globals(), "asyncio", ".flows", ".topics")
+    import_lazily(globals(), "asyncio", ".batches", ".flows", ".topics")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,6 +58,7 @@ class Producer(TaskRouter, Operator):
     _hooks: Hooks
     _eager: Eager | None = None  # inside app.eager()
     result_bytes_max: int
+    _join_task: Task[..., Any] | None = None  # that of batches
 
     # ------------------------------------------------------------------ enqueue
 
@@ -247,6 +250,60 @@ class Producer(TaskRouter, Operator):
     def _run_of(self, flow: Flow[R]) -> FlowRun[R]:
         app: Any = self
         return flows.FlowRun(app, flow.calls[0].id, flow.last if len(flow.ends) == 1 else None)
+
+    def batch(
+        self,
+        *,
+        on_success: BoundCall[Any] | None = None,
+        on_failure: BoundCall[Any] | None = None,
+        on_finish: BoundCall[Any] | None = None,
+        name: str = "",
+        queue: str | None = None,
+        batch: Batch | None = None,
+    ) -> Batch:
+        """A new batch: `with app.batch(on_success=call) as batch: batch.enqueue(call)`. Nothing is stored yet.
+
+        The callbacks are enqueued once, when all jobs of the batch have finished: `on_success` if all succeeded,
+        `on_failure` if one died or was cancelled, `on_finish` in any case. `batch=`: the batch that this one is in.
+        """
+        app: Any = self
+        callbacks = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
+        return batches.new_batch(app, callbacks, name=name, queue=queue, batch=batch)
+
+    def enqueue_batch(self, calls: Iterable[BoundCall[Any]], **settings: Unpack[BatchSettings]) -> Batch:
+        """Store a closed batch of these calls: up to 999 in one step or not at all, more in several, closed last."""
+        made, given = self.batch(**settings), list(calls)
+        whole = batches.closed_in_one_step(made, given)
+        if whole is None:
+            made.enqueue_many(given)
+            made.close()
+        else:
+            made._open_outer(whole[0])
+            self.enqueue_many(whole)
+        return self.find_batch(made.id)
+
+    async def aenqueue_batch(self, calls: Iterable[BoundCall[Any]], **settings: Unpack[BatchSettings]) -> Batch:
+        """Async version of `enqueue_batch`."""
+        made, given = self.batch(**settings), list(calls)
+        whole = batches.closed_in_one_step(made, given)
+        if whole is None:
+            await made.aenqueue_many(given)
+            await made.aclose()
+        else:
+            await made._aopen_outer(whole[0])
+            await self.aenqueue_many(whole)
+        return self.find_batch(made.id)
+
+    def find_batch(self, id: str) -> Batch:
+        """The batch with this id, to look at it, add to it or cancel it. Reads nothing yet."""
+        app: Any = self
+        return batches.known_batch(app, id)
+
+    def _task_of_batches(self) -> Task[..., Any]:
+        if self._join_task is None:
+            app: Any = self
+            self._join_task = batches.join_task(app)
+        return self._join_task
 
     def map(self, task: Task[[list[T]], Any], rows: Iterable[T], *, chunk: int = 1000) -> Enqueued:
         """One job for every `chunk` rows: each gets a list of them. Rows are taken as they come, never all at once."""

@@ -32,7 +32,7 @@ import msgspec
 from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
-from .edges import DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
+from .edges import BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags
 from .job import BoundCall, Job
@@ -593,7 +593,12 @@ class TaskRouter:
 
     def find_task(self, name: str) -> Task[..., Any] | None:
         """The task with that name or alias."""
-        return self._tasks.get(name) or self._aliases.get(name)
+        found = self._tasks.get(name) or self._aliases.get(name)
+        return self._task_of_batches() if found is None and name == BATCH_TASK else found
+
+    def _task_of_batches(self) -> Task[..., Any] | None:
+        """Every app knows the task of batches."""
+        return None
 
     @overload
     def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...

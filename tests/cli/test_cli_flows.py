@@ -36,3 +36,25 @@ def test_a_flow_is_shown_cancelled_and_retried(shell: Shell) -> None:
         assert run.result(timeout=10) == 3
     assert shell.error("flow", "nobody", code=3)["code"] == "not_found"
     assert shell.error("flow", run.id, "--dot", "--cancel", code=2)["code"] == "usage"
+
+
+def test_a_batch_is_shown_closed_and_cancelled(shell: Shell) -> None:
+    app = Holdfast(shell.url)
+
+    @app.task(name="fetch")
+    def fetch(page: int) -> int:
+        return page
+
+    with app:
+        batch = app.batch(name="pages")
+        batch.enqueue_many(fetch.bind(page) for page in range(3))
+        lines = shell("batch", batch.id).stdout.splitlines()
+        assert lines[-2:] == [f"pages  {batch.id}  open", "3 jobs, 0% finished: 3 ready"]
+        assert shell.json("batch", batch.id, "--close")["open"] is False
+        assert shell.json("batch", batch.id, "--cancel")["cancelled"] == 3
+        app.work(drain=True)
+        document = shell.json("batch", batch.id)
+        assert (document["finished"], document["counts"], document["progress"]) == (True, {"cancelled": 3}, 1.0)
+        other = fetch.enqueue(1)
+    assert shell.error("batch", other.id, code=3)["code"] == "not_found"
+    assert shell.error("batch", batch.id, "--close", "--cancel", code=2)["code"] == "usage"

@@ -25,8 +25,8 @@ WORDS = """
     clock codec context durable edges errors events headers hooks job lazy lifecycle logs names options queries rates
     records redact replay retry rollups schedules steps task worker_status
 """
-FACE = "actions app bulk caller_transaction children eager flows observer operator producer pull results store_thread"
-FACE += " topics worker_commands"
+FACE = "actions app batches bulk caller_transaction children eager flows observer operator producer pull results"
+FACE += " store_thread topics worker_commands"
 INTEGRATIONS = "__main__ asgi cli dashboard django flask metrics otel pytest_plugin sentry"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
@@ -111,7 +111,7 @@ def test_the_public_names_are_sorted_exist_and_are_few() -> None:
     assert names == sorted(names, key=lambda name: (not name.isupper(), name))
     assert len(names) == len(set(names))
     assert [name for name in names if not hasattr(holdfast, name)] == []
-    assert len(names) <= 60
+    assert len(names) <= 66
 
 
 def test_every_sqlite_statement_is_used() -> None:

@@ -344,9 +344,9 @@ class ReferenceBackend(Backend):
         with self._lock:
             return list(self._store.marks.get(job_id, ()))
 
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
         with self._lock:
-            return depending.relatives(self._store, job_id, limit, values=values)
+            return depending.relatives(self._store, job_id, limit, values=values, beyond=beyond)
 
     async def steps(self, job_id: str) -> Steps:
         with self._lock:

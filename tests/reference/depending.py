@@ -173,14 +173,14 @@ def may_go(store: Store, row: Row, wall: float) -> bool:
     return False
 
 
-def relatives(store: Store, job_id: str, limit: int, *, values: bool) -> Relatives:
+def relatives(store: Store, job_id: str, limit: int, *, values: bool, beyond: str) -> Relatives:
     def relative(name: str, edge: Edge, *, value: bool) -> Relative:
         row = store.jobs[name]
         shown = row.value if value and row.state is State.SUCCEEDED else None
         return Relative(id=name, task=row.task, state=row.state, status=edge.status, value=shown)
 
-    parents = sorted(store.parents_of.get(job_id, ()))
-    children = sorted(store.children_of.get(job_id, ()))
+    parents = sorted(one for one in store.parents_of.get(job_id, ()) if one > beyond)
+    children = sorted(one for one in store.children_of.get(job_id, ()) if one > beyond)
     return Relatives(
         parents=tuple(relative(one, store.edges[one, job_id], value=values) for one in parents[:limit]),
         children=tuple(relative(one, store.edges[job_id, one], value=False) for one in children[:limit]),

@@ -119,10 +119,10 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
         """The parents and children of a job, by id, at most `limit` of each; empty for an unknown job.
 
-        With `values`, parents that succeeded bring their results.
+        R88. With `values`, parents that succeeded bring their results. With `beyond`, only those with a higher id.
         """
 
     @abstractmethod

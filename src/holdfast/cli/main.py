@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "jobs": ("jobs", "List jobs, newest first."),
         "job": ("jobs", "Show one job."),
+        "batch": ("batch", "Show the jobs of a batch by state, or close or cancel it."),
         "flow": ("flow", "Show the jobs that wait for one another, or cancel or retry them."),
         "explain": ("jobs", "Explain why a job is in its state."),
         "dead": ("dead", "List, show, revive and discard dead letters."),

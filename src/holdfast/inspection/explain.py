@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..edges import DUE_AFTER_PARENTS, Relatives
+from ..edges import BATCH_TASK, DUE_AFTER_PARENTS, Relatives
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest
@@ -142,7 +142,8 @@ def _after_parents(scene: _Scene, relatives: Relatives) -> Explanation:
     """A job that waits for others: which of them have not succeeded yet."""
     job, pending = scene.job, relatives.pending
     open_ones = [parent for parent in relatives.parents if parent.status != "met"]
-    summary = f"It waits until {_count(pending, 'other job')} {'has' if pending == 1 else 'have'} succeeded (after=)."
+    done = "finished (it is a batch)" if job.task == BATCH_TASK else "succeeded (after=)"
+    summary = f"It waits until {_count(pending, 'other job')} {'has' if pending == 1 else 'have'} {done}."
     reasons = [f"Parent {one.id} ({one.task}) is {one.state.value}." for one in open_ones[:PARENTS_SHOWN_MAX]]
     if pending > len(reasons):
         reasons.append(f"… and {pending - len(reasons)} more: `holdfast job {job.id}` lists its parents.")

@@ -341,6 +341,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     by: str = ""  # who enqueued it
     after: int = 0  # how many parents it has
+    batch: str = ""  # the batch it belongs to
 
     def changes(self, own: RetryPolicy) -> dict[str, Any]:
         """The options that differ from the task's own."""

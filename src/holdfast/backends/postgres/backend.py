@@ -553,8 +553,8 @@ class PostgresBackend(Backend):
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", read.marks, job_id)
 
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
-        return await self._read("relatives", read.relatives, job_id, limit, values)
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
+        return await self._read("relatives", read.relatives, job_id, limit, values, beyond)
 
     async def steps(self, job_id: str) -> Steps:
         return await self._read("steps", read.steps, job_id)

@@ -250,9 +250,9 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
     return [as_worker(row[0]) for row in await rows(cursor, sql["read.workers"], {"now": now})]
 
 
-async def relatives(cursor: Cursor, sql: Statements, job_id: str, limit: int, values: bool) -> Relatives:
+async def relatives(cursor: Cursor, sql: Statements, job_id: str, limit: int, values: bool, beyond: str) -> Relatives:
     async with one_picture(cursor):
-        asked = {"id": job_id, "limit": limit + 1, "values": values}
+        asked = {"id": job_id, "limit": limit + 1, "values": values, "beyond": beyond}
         parents = await rows(cursor, sql["relatives.parents"], asked)
         children = await rows(cursor, sql["relatives.children"], asked)
         pending = await rows(cursor, sql["relatives.pending"], asked)

@@ -472,8 +472,8 @@ class RedisBackend(Backend):
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._reading().marks(job_id)
 
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
-        return await self._reading().relatives(job_id, limit, values=values)
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
+        return await self._reading().relatives(job_id, limit, values=values, beyond=beyond)
 
     async def steps(self, job_id: str) -> Steps:
         return await self._reading().steps(job_id)

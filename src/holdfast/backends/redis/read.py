@@ -78,8 +78,8 @@ class Reader:
     async def marks(self, job_id: str) -> list[Mark]:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))
 
-    async def relatives(self, job_id: str, limit: int, *, values: bool) -> Relatives:
-        parents, children, pending = await self._run("relatives", job_id, limit + 1, values)
+    async def relatives(self, job_id: str, limit: int, *, values: bool, beyond: str) -> Relatives:
+        parents, children, pending = await self._run("relatives", job_id, limit + 1, values, beyond)
         return Relatives(
             parents=tuple(codec.relative(*one) for one in parents[:limit]),
             children=tuple(codec.relative(*one) for one in children[:limit]),

@@ -106,11 +106,11 @@ class ShardedReader(Reader):
                 self._remember(job_id, shard_name(found.queue, place_of_job(found, entry.shards)))
         return found
 
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
         shard = await self._shard_of(job_id)
         if shard is None:
             return Relatives()
-        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values))
+        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values, beyond=beyond))
 
     async def steps(self, job_id: str) -> Steps:
         shard = await self._shard_of(job_id)

@@ -313,8 +313,8 @@ class SqliteVerbs(Backend):
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", lambda cursor: read.marks(cursor, job_id))
 
-    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False) -> Relatives:
-        return await self._read("relatives", lambda cursor: relatives.relatives(cursor, job_id, limit, values=values))
+    async def relatives(self, job_id: str, *, limit: int = 100, values: bool = False, beyond: str = "") -> Relatives:
+        return await self._read("relatives", lambda cursor: relatives.relatives(cursor, job_id, limit, values, beyond))
 
     async def steps(self, job_id: str) -> Steps:
         found = await self._read("steps", lambda cursor: read.steps(cursor, job_id))

@@ -12,9 +12,9 @@ from ...edges import STATUSES, Edge, Relative, Relatives
 from .codec import SQL, state_of
 
 
-def relatives(cursor: sqlite3.Cursor, job_id: str, limit: int, *, values: bool) -> Relatives:
-    parents = cursor.execute(SQL["dependencies.parents"], (job_id, values, limit + 1)).fetchall()
-    children = cursor.execute(SQL["dependencies.children"], (job_id, 0, limit + 1)).fetchall()
+def relatives(cursor: sqlite3.Cursor, job_id: str, limit: int, values: bool, beyond: str) -> Relatives:
+    parents = cursor.execute(SQL["dependencies.parents"], (job_id, values, limit + 1, beyond)).fetchall()
+    children = cursor.execute(SQL["dependencies.children"], (job_id, 0, limit + 1, beyond)).fetchall()
     row = cursor.execute(SQL["dependencies.pending"], (job_id,)).fetchone()
     return Relatives(
         parents=tuple(_relative(*parent) for parent in parents[:limit]),

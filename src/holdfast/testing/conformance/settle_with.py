@@ -301,3 +301,18 @@ async def a_known_id_adds_nothing(world: World) -> None:
     async with world.unchanged("a call for which another job is kept"):
         await world.backend.enqueue([child(world, key="k", before=last)], now=world.now)
     await waits(world, last, 2)
+
+
+@case
+async def relatives_are_read_in_pages(world: World) -> None:
+    lease = await parent(world)
+    last = await join(world, lease.id)
+    members = [child(world, before=last) for _ in range(4)]
+    await world.backend.enqueue(members, now=world.now)
+    found, beyond = list[str](), ""
+    while page := (await world.backend.relatives(last, limit=2, beyond=beyond)).parents:
+        found += [one.id for one in page]
+        beyond = found[-1]
+    same(found, sorted([lease.id, *(one.id for one in members)]), "all parents")
+    same([one.id for one in (await world.backend.relatives(lease.id)).children], [last], "the child")
+    same((await world.backend.relatives(lease.id, beyond=last)).children, (), "children beyond it")

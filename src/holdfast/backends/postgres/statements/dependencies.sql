@@ -313,12 +313,12 @@ END $$
 -- :: parents
 SELECT j.id, j.task, j.state, e.status, CASE WHEN %(values)s AND j.state = 'succeeded' THEN j.value END
 FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.parent JOIN holdfast.jobs j ON j.seq = i.seq
-WHERE e.child = %(id)s ORDER BY e.parent LIMIT %(limit)s
+WHERE e.child = %(id)s AND e.parent > %(beyond)s ORDER BY e.parent LIMIT %(limit)s
 
 -- :: children
 SELECT j.id, j.task, j.state, e.status, NULL::bytea
 FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs j ON j.seq = i.seq
-WHERE e.parent = %(id)s ORDER BY e.child LIMIT %(limit)s
+WHERE e.parent = %(id)s AND e.child > %(beyond)s ORDER BY e.child LIMIT %(limit)s
 
 -- :: pending
 SELECT pending FROM holdfast.dependents WHERE child = %(id)s

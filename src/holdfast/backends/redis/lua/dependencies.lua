@@ -15,9 +15,10 @@ hf.close()
 return { answers, others }
 
 -- == script relatives: the parents and children of a job.
--- args: now, id, limit, values
--- Returns id, task, state, status and result of each parent, then of each child, by id; and how many parents have not
--- succeeded. Results are those of parents that succeeded, if `values` is set; false otherwise. Never writes.
+-- args: now, id, limit, values, beyond
+-- Returns id, task, state, status and result of each parent, then of each child, by id, beyond that one; and how many
+-- parents have not succeeded. Results are those of parents that succeeded, if `values` is set; false otherwise. Never
+-- writes.
 
 local function facts_of(id, status, values)
     local row = hf.row_of(id)
@@ -28,13 +29,13 @@ end
 
 local parents, children, prefix = {}, {}, hf.escape(args.id)
 local range = '(' .. sub(prefix, 1, -2) .. '\1'
-for _, member in ipairs(call('ZRANGEBYLEX', PARENTS, '[' .. prefix, range, 'LIMIT', 0, args.limit)) do
+for _, member in ipairs(call('ZRANGEBYLEX', PARENTS, '(' .. prefix .. args.beyond, range, 'LIMIT', 0, args.limit)) do
     local parent = sub(member, #prefix + 1)
     parents[#parents + 1] = facts_of(parent, hf.status_of(parent, args.id), args.values)
 end
 local found = {}
 for status = 0, 2 do
-    local low, high = '[' .. prefix .. status, '(' .. prefix .. (status + 1)
+    local low, high = '(' .. prefix .. status .. args.beyond, '(' .. prefix .. (status + 1)
     for _, member in ipairs(call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, args.limit)) do
         found[#found + 1] = facts_of(sub(member, #prefix + 2), tostring(status))
     end

@@ -97,12 +97,12 @@ DELETE FROM holdfast_propagating WHERE parent = ?
 -- :: parents
 SELECT j.id, j.task, j.state, e.status, IIF(?2 AND j.state = 'succeeded', j.value, NULL)
 FROM holdfast_edges AS e INDEXED BY holdfast_edges_child JOIN holdfast_jobs AS j ON j.id = e.parent
-WHERE e.child = ?1 ORDER BY e.parent LIMIT ?3
+WHERE e.child = ?1 AND e.parent > ?4 ORDER BY e.parent LIMIT ?3
 
 -- :: children
 SELECT j.id, j.task, j.state, e.status, NULL
 FROM holdfast_edges AS e JOIN holdfast_jobs AS j ON j.id = e.child
-WHERE e.parent = ?1 AND e.status >= ?2 ORDER BY e.child LIMIT ?3
+WHERE e.parent = ?1 AND e.status >= ?2 AND e.child > ?4 ORDER BY e.child LIMIT ?3
 
 -- :: pending
 SELECT pending FROM holdfast_dependents WHERE child = ?
