@@ -42,6 +42,7 @@ from .rates import Rate
 from .records import CronEntry, Dump, GroupOrder, OnDead, QueueRule, TaskRule
 from .store_thread import StoreHandle, forbid_running_loop
 from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
+from .unique_keys import Keys
 
 if TYPE_CHECKING:
     import asyncio
@@ -95,6 +96,7 @@ class Holdfast(Producer, events.Listens):
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
+        self.keys = Keys(self)
         self._store = StoreHandle(partial(make_backend, self._address), SystemClock())
 
     @known_options("app.configure()")

@@ -14,9 +14,9 @@ from .clock import to_seconds
 from .errors import ConfigurationError, HoldfastError
 from .events import Event, kept
 from .job import Job
-from .names import check_name
+from .names import check_name, check_text
 from .options import Duration
-from .records import JobQuery
+from .records import BY_CHARS_MAX, JobQuery
 from .rollups import Recording, Span
 from .store_thread import StoreHandle, forbid_running_loop
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
+
+
+def checked_by(by: str, what: str = "by") -> str:
+    """Who calls an operator's verb, or why, for the job's timeline. Bounded: a timeline is kept with its job."""
+    return check_text(by, what)[:BY_CHARS_MAX]
 
 
 def job_id(job: JobOrId) -> str:

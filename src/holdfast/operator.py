@@ -21,15 +21,15 @@ from .errors import ConfigurationError, JobNotFound
 from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
 from .lazy import import_lazily
+from .letters import Letters, letter_id
 from .lifecycle import State
 from .names import check_name, check_text
-from .observer import JobOrId, job_id, tell
+from .observer import JobOrId, checked_by, job_id, tell
 from .options import COUNT_MAX, Duration, Special, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
 from .rates import Rate
 from .records import (
-    BY_CHARS_MAX,
     REMEMBER_SECONDS_MIN,
     GroupRecord,
     JobQuery,
@@ -78,11 +78,6 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
         reason=check_text(reason, "reason"),
         by=check_text(by, "by"),
     )
-
-
-def checked_by(by: str, what: str = "by") -> str:
-    """Who calls an operator's verb, or why, for the job's timeline. Bounded: a timeline is kept with its job."""
-    return check_text(by, what)[:BY_CHARS_MAX]
 
 
 def queue_or_none(queue: Any) -> str | None:
@@ -439,7 +434,7 @@ class Operator(WorkerCommands):
         return await self._ado(partial(_prune, _age(older_than), dry_run))
 
 
-class Dead:
+class Dead(Letters):
     """`app.dead`: the dead letters."""
 
     def __init__(self, app: Operator) -> None:
@@ -475,19 +470,19 @@ class Dead:
 
     def get(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """The dead letter of a job, or JobNotFound."""
-        return self._app._do("dead.get", partial(_letter, _letter_id(id)))
+        return self._app._do("dead.get", partial(_letter, letter_id(id)))
 
     async def aget(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """Async version of `get`."""
-        return await self._app._ado(partial(_letter, _letter_id(id)))
+        return await self._app._ado(partial(_letter, letter_id(id)))
 
     def revive(self, id: JobOrId | DeadLetter, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
         """Run the dead job again, with fresh budgets; atomic and idempotent. `changes` as in `app.edit`, same step."""
-        return self._app._job(self._app._do("dead.revive", self._reviving(_letter_id(id), changes, by)))
+        return self._app._job(self._app._do("dead.revive", self._reviving(letter_id(id), changes, by)))
 
     async def arevive(self, id: JobOrId | DeadLetter, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
         """Async version of `revive`."""
-        return self._app._job(await self._app._ado(self._reviving(_letter_id(id), changes, by)))
+        return self._app._job(await self._app._ado(self._reviving(letter_id(id), changes, by)))
 
     def _reviving(self, id: str, changes: EditSettings, by: str) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
         if changes:
@@ -496,12 +491,12 @@ class Dead:
 
     def discard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Remove the letter; its job stays dead until it is pruned."""
-        known, who = _letter_id(id), checked_by(by)
+        known, who = letter_id(id), checked_by(by)
         return DeadLetter._of(self._app._do("dead.discard", lambda backend: backend.discard(known, by=who)))
 
     async def adiscard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Async version of `discard`."""
-        known, who = _letter_id(id), checked_by(by)
+        known, who = letter_id(id), checked_by(by)
         return DeadLetter._of(await self._app._ado(lambda backend: backend.discard(known, by=who)))
 
 
@@ -527,10 +522,6 @@ async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> li
     now = await backend.clock()
     found = [letter for letter in await backend.letters(seen) if matches_letter(query, letter, now)]
     return [DeadLetter._of(letter) for letter in found[: wanted.limit]]
-
-
-def _letter_id(letter: JobOrId | DeadLetter) -> str:
-    return letter.id if isinstance(letter, DeadLetter) else job_id(letter)
 
 
 async def _letter(id: str, backend: Backend) -> DeadLetter:

@@ -24,8 +24,8 @@ from .hooks import Hooks
 from .job import BoundCall, Enqueued, Job
 from .lazy import import_lazily
 from .lifecycle import State
-from .observer import JobOrId, job_id
-from .operator import Operator, checked_by
+from .observer import JobOrId, checked_by, job_id
+from .operator import Operator
 from .options import Duration
 from .records import JobRecord, NewJob
 from .results import JobFollower, Step

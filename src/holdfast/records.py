@@ -233,7 +233,8 @@ class LogLine(Struct, frozen=True):
 
 
 ONLY_SIGNED = b'{"by":'  # options of a job that begin so have who enqueued it, and at most headers: no task option
-BY_CHARS_MAX = 200  # of the name of who called an operator's verb
+BY_CHARS_MAX = 200  # of the name of who called an operator's verb, or why
+NOTE_CHARS_MAX = 2000  # of a note on a job
 AUTOMATIC = "automatic"  # the text of the mark of a revival that nobody called
 
 

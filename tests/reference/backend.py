@@ -275,6 +275,14 @@ class ReferenceBackend(Backend):
     async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._brought_into_play(operating.retry, job_id, now, by)
 
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        with self._open_step(now) as at:
+            return reading.job_record(operating.annotate(self._store, job_id, text, at.wall, by))
+
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        with self._open_step(now) as at:
+            return reading.job_record(operating.free_key(self._store, job_id, at.wall, by))
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         with self._open_step(now) as at:
             return operating.discard(self._store, job_id, at.wall, by)

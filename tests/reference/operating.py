@@ -202,6 +202,20 @@ def refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
         raise state_conflict(row.id, verb, row.state, heir_id=letter.id)
 
 
+def annotate(store: Store, job_id: str, text: str, wall: float, by: str = "") -> Row:
+    row = find(store, job_id)
+    store.mark(row, "note", wall, by=by, text=text)
+    return row
+
+
+def free_key(store: Store, job_id: str, wall: float, by: str = "") -> Row:
+    row = find(store, job_id)
+    if row.holds_key:
+        store.move(row, row.state, holds_key=False, rank=row.rank)
+        store.mark(row, "free_key", wall, by=by)
+    return row
+
+
 def discard(store: Store, job_id: str, wall: float, by: str = "") -> DeadLetter:
     logical = store.letter_of.get(job_id)
     if logical is None:

@@ -102,11 +102,11 @@ R24. Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s
 R25. Only `tick` writes cron entries, and every write compares the entry's version.
 R26. A sealed store (its Seal is closed) accepts no work, starts none and refuses operator changes: enqueue, a declare
   that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, edit, delete, discard,
-  pause, resume, limit, slow_down, signal, tick and the cancel of an unstarted job raise StoreSealed and change nothing.
-  A claim applies its settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a
-  running job end still works: register, begin, renew, report, checkpoint, settle, settle_with, release, retire,
-  recover, and the cancel of a running job. So once a sealed store has no running job, no job, letter, rule or pause in
-  it changes any more. The caller of `seal` must rearrange first.
+  annotate, free_key, pause, resume, limit, slow_down, signal, tick and the cancel of an unstarted job raise StoreSealed
+  and change nothing. A claim applies its settlements and releases, recovers, leases nothing and returns `sealed`.
+  Everything that lets a running job end still works: register, begin, renew, report, checkpoint, settle, settle_with,
+  release, retire, recover, and the cancel of a running job. So once a sealed store has no running job, no job, letter,
+  rule or pause in it changes any more. The caller of `seal` must rearrange first.
 """
 
 from __future__ import annotations
@@ -500,6 +500,21 @@ class Backend(Reader):
     @abstractmethod
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         """Remove a dead letter; its job stays dead, reason "discarded", prunable. Revived and live: StateConflict."""
+
+    @abstractmethod
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        """Add a note to a job's timeline, whatever its state.
+
+        R100. A mark of kind "note" with text and `by`; nothing else changes.
+        """
+
+    @abstractmethod
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        """Let go of the key that a job holds, whatever its state: the next job with that key is new.
+
+        R101. The job goes on as it is, without its key, and finishes so; a revive or retry takes the key again (R15).
+        A mark of kind "free_key" tells. A job that holds no key is unchanged.
+        """
 
     @abstractmethod
     async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:

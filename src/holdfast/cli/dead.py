@@ -1,4 +1,4 @@
-"""`holdfast dead ls | show | revive | discard`: the dead letters; and `holdfast failures`, which groups them by cause.
+"""`holdfast dead …`: list, count, show, note, revive and discard dead letters; `holdfast failures` groups by cause.
 
 Loaded by main when called. Revive and discard are one step each in the store; discard deletes data and asks first.
 """
@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from ..actions import EditSettings
 from ..bulk import BulkSettings
@@ -34,7 +35,7 @@ REASONS_SEEN_MAX = 500  # dead letters whose reasons are suggested for a mistype
 
 @click.group()
 def dead() -> None:
-    """List, show, revive and discard dead letters: one per logical job that died."""
+    """List, count, show, note, revive and discard dead letters: one per logical job that died."""
 
 
 def _filters(command: Command) -> Command:
@@ -142,8 +143,10 @@ def show(session: Session, id: str) -> int:
     """Show one dead letter with its history."""
     with session.store() as app:
         letter = app.dead.get(find_letter_id(app, id))
+        notes = app.dead.notes(letter)
     if session.as_json:
-        session.print.document({"letter": letter_document(letter)})
+        written = [{"at": iso(one.at), "by": one.by, "text": one.text} for one in notes]
+        session.print.document({"letter": {**letter_document(letter), "notes": written}})
         return Exit.DONE
     session.print.fields(
         [
@@ -162,6 +165,10 @@ def show(session: Session, id: str) -> int:
             ("arguments", json.dumps(plain(letter.args), ensure_ascii=False)),
         ]
     )
+    if notes:
+        session.print.heading("notes")
+        for one in notes:
+            session.print.line(f"  {iso(one.at)}  {one.by}  {one.text}")
     if letter.history:
         session.print.heading("earlier deaths")
         for past in letter.history:
@@ -169,6 +176,43 @@ def show(session: Session, id: str) -> int:
     if letter.error is not None and letter.error.traceback:
         session.print.heading("traceback")
         session.print.line(letter.error.traceback.rstrip())
+    return Exit.DONE
+
+
+@dead.command("note")
+@click.argument("id")
+@click.argument("text")
+@session_options
+def note(session: Session, id: str, text: str) -> int:
+    """Add a note to a dead letter: `dead show` and the job's timeline show it."""
+    with session.store() as app:
+        session.announce(app)
+        job = app.dead.note(find_letter_id(app, id), text, by=me())
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "id": job.id, "notes": len(app.dead.notes(job))})
+            return Exit.DONE
+    session.print.line(f"noted on {job.id}.")
+    return Exit.DONE
+
+
+@dead.command("stats")
+@click.option("--queue", "-q", help="Only this queue.", shell_complete=complete_queue)
+@session_options
+def stats(session: Session, queue: str | None) -> int:
+    """Count dead letters by task, by reason and by the day of their latest death."""
+    with session.store() as app:
+        found = app.dead.stats(queue=queue)
+    if session.as_json:
+        session.print.document({"stats": to_builtins(found)})
+        return Exit.DONE
+    if not found.letters:
+        session.print.line("no dead letters.")
+        return Exit.DONE
+    session.print.line(f"{counted(found.letters, 'dead letters')}, {counted(found.deaths, 'deaths')}.")
+    for heading, counts in (("task", found.by_task), ("reason", found.by_reason), ("day", found.by_day)):
+        session.print.table((heading, "letters"), [(name, str(count)) for name, count in counts.items()], empty="")
+    if found.capped:
+        session.print.note(f"only the newest {found.letters} dead letters were read.")
     return Exit.DONE
 
 

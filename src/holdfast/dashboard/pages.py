@@ -130,6 +130,8 @@ EVENTS: Mapping[str, tuple[str, str]] = {  # kind → hue, words
     "retry": ("ready", "Run again"),
     "edit": ("ready", "Edited"),
     "discard": ("cancelled", "Letter discarded"),
+    "note": ("waiting", "Note"),
+    "free_key": ("waiting", "Key freed"),
 }
 
 

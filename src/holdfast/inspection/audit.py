@@ -177,7 +177,7 @@ def keys_are_held_once(picture: Picture) -> Iterator[Violation]:
     """At most one job holds a key, per queue or across all queues according to its scope; with shards, per shard.
 
     An expired window has no effect, but its holder's flag is cleared only when another job takes the key, so two flags
-    are one too many at any time. A job that must hold its key until it finishes does so.
+    are one too many at any time. A job that must hold its key until it finishes does so, unless an operator freed it.
     """
     rule = "keys_are_held_once"
     holders: dict[tuple[str | None, str, str, str | None], list[JobRow]] = defaultdict(list)
@@ -190,7 +190,7 @@ def keys_are_held_once(picture: Picture) -> Iterator[Violation]:
         if job.holds_key:
             queue = None if job.key_scope == "global" and not picture.sharded else job.queue
             holders[queue, job.task, job.key, picture.split_by(job)].append(job)
-        if kept and job.holds_key != job.state.live:
+        if kept and job.holds_key != job.state.live and (job.holds_key or job.id not in picture.freed):
             yield about(rule, job, f"{'holds' if job.holds_key else 'does not hold'} key {job.key!r}")
     for (queue, task, key, _), jobs in holders.items():
         if len(jobs) > 1:

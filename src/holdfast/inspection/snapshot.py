@@ -187,6 +187,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     edge_counts: Mapping[str, tuple[int, int]] = {}  # by child: how many of its edges are stored as not met, and failed
     propagating: frozenset[str] = frozenset()  # parents whose edges are still to follow
     with_steps: frozenset[str] = frozenset()  # jobs that remember something
+    freed: frozenset[str] = frozenset()  # jobs whose key an operator freed
     newest: float | None = None  # the latest time found in the store
     rearranging: bool = False  # a changed rule is still being applied; claims already obey it
     sharded: bool = False  # two jobs in different shards may have the same fence
@@ -256,6 +257,7 @@ def picture_of(dump: Dump) -> Picture:
         edge_counts={row["child"]: (row["pending"], row["failed"]) for row in tables.get("dependents", ())},
         propagating=frozenset(row["parent"] for row in tables.get("propagating", ())),
         with_steps=frozenset(row["job_id"] for row in tables.get("steps", ())),
+        freed=frozenset(row["job_id"] for row in tables.get("marks", ()) if row["kind"] == "free_key"),
         newest=_newest(jobs, tables),
         rearranging=dump.rearranging,
         sharded=dump.sharded,

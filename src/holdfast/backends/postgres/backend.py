@@ -481,6 +481,12 @@ class PostgresBackend(Backend):
     async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("revive.retry", now, id=job_id, by=_storable(by))
 
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("annotate.call", now, id=job_id, text=_storable(text), by=_storable(by))
+
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("free_key.call", now, id=job_id, by=_storable(by))
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return as_letter(await self._write("discard.call", id=job_id, by=_storable(by), now=now))
 

@@ -67,11 +67,13 @@ STATEMENTS = load_statements(__package__, FILES)
 # Functions of operators and sweeps that must use indexes, as the hot ones do. A session caches its plans: one made
 # while the store was empty would keep scanning it sequentially long after it has grown.
 _BY_INDEX = (
+    "annotate",
     "bury",
     "cancel",
     "delete",
     "discard",
     "edit",
+    "free_key",
     "prune",
     "retire",
     "retry",

@@ -423,6 +423,12 @@ class RedisBackend(Backend):
         except OutcomeUnknown as unknown:  # two verbs share this script
             raise OutcomeUnknown("retry") from unknown.__cause__
 
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("annotate", now, job_id, text, by)
+
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("free_key", now, job_id, by)
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         [packed] = await self._run("discard", now, job_id, by)
         return codec.letter(packed)

@@ -42,6 +42,7 @@ READING = (
 # and settle until the server has room again.
 FILLING = ("carry", "edit", "enqueue", "link", "record", "revive", "settle_with", "signal", "tick")
 DRAINING = (
+    "annotate",
     "answer",
     "begin",
     "bury",
@@ -52,6 +53,7 @@ DRAINING = (
     "delete",
     "discard",
     "exchange",
+    "free_key",
     "limit",
     "open",
     "pause",

@@ -320,6 +320,12 @@ class ShardedBackend(ShardedReader, Backend):
     async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._where_it_is(lambda store: store.retry(job_id, now, by=by))
 
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.annotate(job_id, text, now, by=by))
+
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.free_key(job_id, now, by=by))
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return await self._where_it_is(lambda store: store.discard(job_id, now, by=by))
 

@@ -261,6 +261,12 @@ class SqliteVerbs(Backend):
     async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("retry", lambda tx: operate.retry(tx, job_id, by), now)
 
+    async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("annotate", lambda tx: operate.annotate(tx, job_id, text, by), now)
+
+    async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("free_key", lambda tx: operate.free_key_of(tx, job_id, by), now)
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return await self._write("discard", lambda tx: operate.discard(tx, job_id, by), now)
 

@@ -201,6 +201,21 @@ def _other_holder(tx: Transaction, job: dict[str, Any]) -> enqueue.Holder | None
     return enqueue.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
 
 
+def annotate(tx: Transaction, job_id: str, text: str, by: str = "") -> JobRecord:
+    tx.refuse_sealed()
+    settle.mark(tx, job_of(tx, job_id)["seq"], "note", by=by, text=text)
+    return done(tx, job_id)
+
+
+def free_key_of(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
+    tx.refuse_sealed()
+    job = job_of(tx, job_id)
+    if job["holds_key"]:
+        tx.cursor.execute(SQL["enqueue.free_key"], (job["seq"],))
+        settle.mark(tx, job["seq"], "free_key", by=by)
+    return done(tx, job_id)
+
+
 def discard(tx: Transaction, job_id: str, by: str = "") -> DeadLetter:
     tx.refuse_sealed()
     letter = read.letter(tx.cursor, job_id)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from ...errors import JobNotFound
 from ...lifecycle import Ending, State
 from ...records import AUTOMATIC, MARKS_KEPT_MAX, CronEntry, Held, Mark, Revival, Tick
-from .compare import same
+from .compare import changed_columns, same
 from .move import moved
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
@@ -128,6 +129,25 @@ async def verbs_that_change_nothing_leave_no_mark(world: World) -> None:
     cancelled = await world.put(State.CANCELLED, queue="other")
     async with world.unchanged("a cancelled job stays as it is"):
         await world.backend.cancel(cancelled.id, world.now, by="bob")
+
+
+@case_for_each(sorted(State))
+async def a_note_is_added_to_a_job_in_any_state_and_changes_nothing_else(world: World, state: State) -> None:
+    """R100."""
+    job = await world.put(state)
+    before, marks = await world.row(job.id), await world.backend.marks(job.id)
+    world.advance(3.0)
+    record = await world.backend.annotate(job.id, "rang the customer – twice", world.now, by="ann")
+    same((record.id, record.state), (job.id, state), "the job")
+    same(changed_columns(before, await world.row(job.id)) - {"marks"}, set(), "what changed")
+    note = Mark(kind="note", at=world.now, by="ann", text="rang the customer – twice")
+    same(await world.backend.marks(job.id), [*marks, note], "marks")
+
+
+@case
+async def a_note_about_nobody_is_refused(world: World) -> None:
+    async with world.refused(JobNotFound, "a note"):
+        await world.backend.annotate("nobody", "x", world.now)
 
 
 @case

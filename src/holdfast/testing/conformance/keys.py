@@ -8,8 +8,9 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FINISHED, LIVE, TRANSITIONS, UNSTARTED, Ending, State, Verb
-from ...records import Enqueued, Lease
+from ...records import Enqueued, Lease, Mark
 from .compare import changed_columns, same
 from .registry import case, case_for_each
 from .transitions import ACTS, CHANGES
@@ -340,6 +341,60 @@ async def the_two_scopes_know_nothing_of_each_other(world: World) -> None:
     same(await holders(world), [here, there], "holders once the global one has finished")
     await world.enqueue(key="k", key_scope="global")
     await kept(world, here)
+
+
+# ---------------------------------------------------------------------- freed by an operator
+
+
+@case_for_each(sorted(LIVE))
+async def a_freed_key_is_the_next_jobs_and_its_former_holder_goes_on(world: World, state: State) -> None:
+    """R101."""
+    former = await world.put(state, key="k", group="g" if state is State.WAITING else None)
+    before = await world.row(former.id)
+    freed = await world.backend.free_key(former.id, world.now, by="ann")
+    same((freed.holds_key, freed.state), (False, state), "the former holder")
+    same(changed_columns(before, await world.row(former.id)) - {"marks"}, {"holds_key"}, "what changed")
+    same((await world.backend.marks(former.id))[-1], Mark(kind="free_key", at=world.now, by="ann"), "mark")
+    async with world.unchanged("freeing what is free"):
+        await world.backend.free_key(former.id, world.now, by="bob")
+    heir = (await rival(world, queue=freed.queue)).id
+    assert heir != former.id
+    if state is State.RUNNING:
+        assert former.lease is not None
+        await world.end(former.lease)
+        await world.is_in(former.id, State.SUCCEEDED)
+    else:
+        await world.backend.cancel(former.id, world.now)
+    await kept(world, heir, queue=freed.queue)
+    async with world.refused(StateConflict, "retry while the heir is live"):
+        await world.backend.retry(former.id, world.now)
+
+
+@case
+async def a_window_can_be_freed_after_its_job_has_finished(world: World) -> None:
+    done = await world.put(State.SUCCEEDED, key="k", key_window=WINDOW)
+    await kept(world, done.id)
+    await world.backend.free_key(done.id, world.now)
+    heir = (await rival(world, key_window=WINDOW)).id
+    same(await holders(world), [heir], "holders")
+
+
+@case
+async def a_job_that_comes_back_takes_its_freed_key_again(world: World) -> None:
+    job = await world.enqueue(key="k")
+    await world.backend.free_key(job, world.now)
+    await world.backend.bury(job, "", world.now)
+    await world.backend.revive(job, world.now)
+    await kept(world, job)
+
+
+@case
+async def freeing_a_key_is_nothing_to_a_job_without_one_and_refused_for_nobody(world: World) -> None:
+    job = await world.enqueue()
+    async with world.unchanged("freeing no key"):
+        await world.backend.free_key(job, world.now)
+    async with world.refused(JobNotFound, "an unknown job"):
+        await world.backend.free_key("nobody", world.now)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ ON_STATE: dict[str, tuple[State, Act]] = {
     "edit": (State.READY, lambda w, i: w.backend.edit(i, Edit(priority=1), now=w.now)),
     "delete": (State.SUCCEEDED, lambda w, i: w.backend.delete(i, now=w.now)),
     "discard": (State.DEAD, lambda w, i: w.backend.discard(i, now=w.now)),
+    "annotate": (State.DEAD, lambda w, i: w.backend.annotate(i, "x", now=w.now)),
+    "free_key": (State.READY, lambda w, i: w.backend.free_key(i, now=w.now)),
     "enqueue": (State.READY, lambda w, i: w.backend.enqueue([w.job()], now=w.now)),
     "enqueue of a known id": (State.READY, lambda w, i: w.backend.enqueue([w.job(id=i)], now=w.now)),
     "declare": (State.READY, lambda w, i: w.relaxed(4)),

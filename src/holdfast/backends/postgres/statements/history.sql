@@ -46,6 +46,24 @@ CREATE OR REPLACE FUNCTION holdfast.mark_revived(seqs bigint[], at double precis
     WHERE seq = ANY (seqs)
 $$
 
+-- == annotate: an operator adds a note to a job's timeline, whatever its state (R100).
+
+-- :: call
+SELECT holdfast.annotate(%(id)s, %(text)s, %(by)s, %(now)s)::text
+
+-- :: function_annotate
+CREATE OR REPLACE FUNCTION holdfast.annotate(named text, said text, who text, given double precision)
+RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    UPDATE holdfast.jobs
+    SET marks = holdfast.with_mark(j.marks, 'note', jsonb_build_object('by', who, 'text', said), at) WHERE seq = j.seq;
+    RETURN (SELECT holdfast.job_record(r) FROM holdfast.jobs r WHERE r.seq = j.seq);
+END $$
+
 -- == failures: how a job's failures are stamped and appended; the newest are kept.
 
 -- :: function_stamped

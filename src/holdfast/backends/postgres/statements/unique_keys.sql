@@ -73,6 +73,24 @@ BEGIN  -- no id and no key occurs twice
         WHERE j.key IS NOT NULL));
 END $$
 
+-- == free_key: an operator lets go of the key that a job holds; the job goes on without it (R101).
+-- Concurrency: job_to_change locks the key's name before the job's row, as whoever takes the key does.
+
+-- :: call
+SELECT holdfast.free_key(%(id)s, %(by)s, %(now)s)::text
+
+-- :: function_free_key
+CREATE OR REPLACE FUNCTION holdfast.free_key(named text, who text, given double precision)
+RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    UPDATE holdfast.jobs SET holds_key = false, marks = @with_mark('free_key') WHERE seq = j.seq AND holds_key;
+    RETURN (SELECT holdfast.job_record(r) FROM holdfast.jobs r WHERE r.seq = j.seq);
+END $$
+
 -- == meet: what becomes of a new job whose id is known, or whose key is held.
 -- Takes the job as new_jobs returns it and the turn it would get. Returns the id of the existing job, false (not new),
 -- and whether the new job's call replaced that of the existing one.

@@ -85,6 +85,32 @@ hf.mark(row, { kind = state == 'd' and 'revive' or 'retry', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
+-- == script annotate: add a note to a job's timeline, whatever its state.
+-- args: now, id, text, by
+-- Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
+hf.mark(row, { kind = 'note', by = args.by, text = args.text })
+return hf.pieces_of({ row[ID] })
+
+-- == script free_key: let go of the key that a job holds; the job goes on without it.
+-- args: now, id, by
+-- Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
+if row[KEY] and hf.holds(row) then
+    hf.set_holds(row, false)
+    hf.note_key(row, true)
+    hf.changed[row[ID]] = row
+    hf.mark(row, { kind = 'free_key', by = args.by })
+end
+hf.close()
+return hf.pieces_of({ row[ID] })
+
 -- == script discard: remove a dead letter; its job stays dead, reason "discarded", and may be pruned.
 -- args: now, id, by
 -- Returns the letter, or a refusal.
