@@ -22,7 +22,7 @@ from .schedules import CronEntry as CronEntry
 from .steps import Step
 from .worker_status import Command as Command
 
-Conflict = Literal["keep", "replace", "raise", "debounce"]
+Conflict = Literal["keep", "replace", "raise", "debounce", "extend"]
 KeyScope = Literal["queue", "global"]
 KeyUntil = Literal["finished", "started"]
 OnExpire = Literal["bury", "drop"]

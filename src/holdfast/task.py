@@ -303,10 +303,10 @@ def make_job(
 ) -> NewJob:
     """Build the job for a call, including its id."""
     held = NO_KEY if key is None else how_held(options, task, key)
-    if placement.after and held.on_conflict in ("replace", "debounce"):
+    if placement.after and held.on_conflict in ("replace", "debounce", "extend"):
         raise ConfigurationError(
             f"after= and on_conflict={options.on_conflict!r} do not go together: a job that waits for others is not "
-            'replaced. Use on_conflict="keep" or "raise".'
+            'changed by a later call. Use on_conflict="keep" or "raise".'
         )
     return NewJob(
         id=placement.id or new_id(),

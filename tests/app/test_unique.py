@@ -49,6 +49,17 @@ def test_debounce_is_pushed_no_further_than_its_maximum(memory_app: Holdfast) ->
         assert seen == [3]
 
 
+def test_extend_begins_the_window_anew_with_every_call(memory_app: Holdfast) -> None:
+    save, _ = seen_by(memory_app, on_conflict="extend", window=60)
+    with sandbox(memory_app) as box:
+        made = []
+        for n in range(3):
+            made.append(save.enqueue(n).is_new)
+            box.clock.advance(50)
+        box.clock.advance(10)
+        assert [*made, save.enqueue(3).is_new] == [True, False, False, True]
+
+
 def test_throttle_makes_one_job_in_a_window(memory_app: Holdfast) -> None:
     save, seen = seen_by(memory_app, on_conflict="throttle", window=60)
     with sandbox(memory_app) as box:

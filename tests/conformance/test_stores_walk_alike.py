@@ -8,7 +8,7 @@ the dumps differ in more than chance explains, and now and then in any case.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from holdfast.records import Dump
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.compare import Tables, ranked, tables_of
 from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
-from holdfast.testing.conformance.walk import LOOK_EVERY, ChainWalk, DependencyWalk, FlowWalk, Walk
+from holdfast.testing.conformance.walk import LOOK_EVERY, ChainWalk, DependencyWalk, FlowWalk, KeyWalk, Walk
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
@@ -114,3 +114,14 @@ def test_postgres_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_redis_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:
     asyncio.run(walk_both(seed, STEPS, valkey.fresh_stores(), kind))
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4])
+@pytest.mark.parametrize("make", [postgres.fresh_stores, valkey.fresh_stores], ids=["postgres", "redis"])
+def test_keys_that_are_freed_and_extended_walk_like_the_reference(seed: int, make: Callable[[], MakeBackend]) -> None:
+    asyncio.run(walk_both(seed, STEPS, make(), KeyWalk))
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_keys_that_are_freed_and_extended_walk_alike_on_sqlite(seed: int, tmp_path: Path) -> None:
+    asyncio.run(walk_both(seed, STEPS, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), KeyWalk))

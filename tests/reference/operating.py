@@ -70,6 +70,10 @@ def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
     if job.on_conflict in ("replace", "debounce") and gives_way:
         store.replace_call(row, job, wall)
         return Enqueued(row.id, created=False, replaced=True)
+    if job.on_conflict == "extend" and row.key_window is not None and job.key_window is not None:
+        window = max(row.key_window, wall - row.created_at + job.key_window)
+        prune_at = None if row.prune_at is None else max(row.prune_at, row.created_at + window)
+        store.move(row, row.state, key_window=window, prune_at=prune_at, rank=row.rank)
     return Enqueued(row.id, created=False)
 
 

@@ -203,8 +203,9 @@ class Backend(Reader):
         its turn, if it is due at once and group and priority are the same; max_stalls never falls below the stalls it
         suffered) and returns replaced=True; a running or finished holder is kept as with "keep". "debounce" is
         "replace" with the new due time, but never after the holder's due_max, or now if that is past. "raise" raises
-        DuplicateJob and NOTHING of the batch is stored. due_max = created_at + wait_max, if given, whatever on_conflict
-        is.
+        DuplicateJob and NOTHING of the batch is stored. "extend" is "keep", and if both have a key_window, the holder's
+        becomes what ends key_window seconds from now, if that is longer; its prune_at follows (R102). due_max =
+        created_at + wait_max, if given, whatever on_conflict is.
         R30. Due later → scheduled; due now → ready, or waiting + refill if the job has a group. If a call of one job
         created it, `waits` tells whether it is waiting after the refill.
         R83. Dependencies. `after` names the job's parents, at most PARENTS_MAX, each with a lower seq: stored before,

@@ -45,7 +45,9 @@ def _one_of(words: Any) -> click.Choice[str]:
 @click.option("--on-conflict", type=_one_of(OnConflict), help="What to do if another job has the key.  [default: keep]")
 @click.option("--key-scope", type=_one_of(KeyScope), help="Unique within its queue or over all queues.")
 @click.option("--key-until", type=_one_of(KeyUntil), help="How long the job keeps the key.")
-@click.option("--window", type=Duration(), metavar="DURATION", help="Keep the key this long; throttle needs it.")
+@click.option(
+    "--window", type=Duration(), metavar="DURATION", help="Keep the key this long; throttle and extend need it."
+)
 @click.option(
     *("--debounce-wait", "--calm", "pushed"),
     type=Duration(),

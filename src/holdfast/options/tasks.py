@@ -29,11 +29,12 @@ from .checks import COUNT_MAX, one_of, optional_rate, optional_seconds, optional
 # these here and nowhere else.
 
 
-OnConflict = Literal["keep", "replace", "raise", "debounce", "throttle", "keep_last"]
+OnConflict = Literal["keep", "replace", "raise", "debounce", "throttle", "extend", "keep_last"]
 
 # Reset when on_conflict changes, or when a call has no key.
 FRESH_BY_CONFLICT: dict[str, Any] = {"key_until": None, "window": None, "wait": None, "wait_max": None}
 FRESH_BY_KEY: dict[str, Any] = {**FRESH_BY_CONFLICT, "on_conflict": "keep", "key_scope": "queue"}
+_WINDOWED = ("throttle", "extend")
 _STORED: dict[OnConflict, Conflict] = {"throttle": "keep", "keep_last": "replace"}
 _STARTED = ("debounce", "keep_last")  # the key is free for the next call once the job has started
 _HASH_CHARS = 32
@@ -90,8 +91,8 @@ def check_holding(options: TaskOptions) -> None:
             "window= and key_until= exclude each other: a key is held for some seconds, or until the job started or "
             "finished. Give one of them."
         )
-    if word == "throttle" and options.window is None:
-        raise ConfigurationError('on_conflict="throttle" needs window=: the seconds within which one job is made.')
+    if word in _WINDOWED and options.window is None:
+        raise ConfigurationError(f'on_conflict="{word}" needs window=: the seconds within which one job is made.')
     if word == "debounce" and options.wait is None:
         raise ConfigurationError('on_conflict="debounce" needs wait=: the seconds of calm after which the job is due.')
     if word != "debounce" and (options.wait is not None or options.wait_max is not None):
@@ -104,8 +105,8 @@ def check_holding(options: TaskOptions) -> None:
         raise ConfigurationError(f"on_conflict={word!r} frees the key when the job starts. Leave out window=.")
     if word in _STARTED and options.key_until == "finished":
         raise ConfigurationError(f"on_conflict={word!r} frees the key when the job starts. Leave out key_until=.")
-    if word == "throttle" and options.key_until is not None:
-        raise ConfigurationError('on_conflict="throttle" holds the key for its window=. Leave out key_until=.')
+    if word in _WINDOWED and options.key_until is not None:
+        raise ConfigurationError(f'on_conflict="{word}" holds the key for its window=. Leave out key_until=.')
     if word == "keep_last":
         _check_keep_last(options)
 

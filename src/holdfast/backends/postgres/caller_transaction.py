@@ -85,8 +85,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
             )
         if answer.refused == "replace":
             raise ConfigurationError(
-                "on_conflict='replace' and 'debounce' cannot be used with connection=: they would have to move a job "
-                "that is already in play. Enqueue without connection=, or use 'keep'."
+                "on_conflict='replace', 'debounce' and 'extend' cannot be used with connection=: they would have to "
+                "change a job that is already stored. Enqueue without connection=, or use 'keep'."
             )
         raise self.other_store()
 

@@ -219,13 +219,17 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
         if met is not None:
             free_key(tx, met)
         return Enqueued(job.id, execute(insert, row).rowcount > 0)
+    if job.on_conflict == "extend":
+        if met.key_window is not None and job.key_window is not None:
+            execute(SQL["enqueue.extend"], {"window": tx.now - met.created_at + job.key_window, "seq": met.seq})
+        return Enqueued(met.id, False)
     _replace(tx, job, met, row[_TURN])
     return Enqueued(met.id, False, replaced=True)
 
 
 def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | None:
     """Why a job was not inserted (R28, R29). Returns the result if it stays that way, else the holder of its key, which
-    gives way: its window has passed, or it is to be replaced. None: the holder is gone."""
+    gives way or changes: its window has passed or is extended, or it is replaced. None: the holder is gone."""
     if execute(SQL["enqueue.known"], (job.id, now)).fetchone():
         return Enqueued(job.id, False)
     holder = holder_of(execute, place_of_key(job), job.task, job.key)
@@ -233,6 +237,8 @@ def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | 
         return holder
     if job.on_conflict == "raise":
         raise DuplicateJob(str(job.key), holder.id)
+    if job.on_conflict == "extend":
+        return holder
     if job.on_conflict == "keep" or holder.state not in UNSTARTED or holder.due_at == DUE_AFTER_PARENTS:
         return Enqueued(holder.id, False)
     if execute(SQL["steps.has"], (holder.id,)).fetchone()[0]:  # it has begun
@@ -383,6 +389,6 @@ def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
             free(execute, met)
         return Enqueued(job.id, execute(SQL["enqueue.joined"], row).rowcount > 0)
     raise ConfigurationError(
-        f"on_conflict={job.on_conflict!r} cannot be used with connection=: it would have to move a job that is already "
-        "in play. Enqueue without connection=, or use 'keep'."
+        f"on_conflict={job.on_conflict!r} cannot be used with connection=: it would have to change a job that is "
+        "already stored. Enqueue without connection=, or use 'keep'."
     )

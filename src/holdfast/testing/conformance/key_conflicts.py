@@ -16,6 +16,47 @@ from .keys import WINDOW, holders, kept, rival
 from .registry import case, case_for_each
 from .world import FOREVER, World
 
+# ---------------------------------------------------------------------- extend
+
+
+@case_for_each(sorted(State))
+async def a_call_that_extends_a_window_prolongs_it_from_now_whatever_the_state(world: World, state: State) -> None:
+    """R102."""
+    holder = await world.put(state, key="k", key_window=WINDOW)
+    before = await world.row(holder.id)
+    world.advance(400.0)
+    same(await rival(world, on_conflict="extend", key_window=WINDOW), Enqueued(holder.id, False), "answer")
+    after = await world.get(holder.id)
+    same(after.created_at + (after.key_window or 0.0), world.now + WINDOW, "the end of the window")
+    changed = changed_columns(before, await world.row(holder.id))
+    same(changed - {"prune_at"}, {"key_window"}, "what changed")
+    async with world.unchanged("a shorter one"):
+        same(await rival(world, on_conflict="extend", key_window=5.0), Enqueued(holder.id, False), "answer")
+    world.advance(WINDOW - 1.0)
+    await kept(world, holder.id)
+    world.advance(1.0)
+    assert (await rival(world)).created, "the window has passed"
+
+
+@case
+async def an_extended_window_keeps_its_finished_job_from_prune(world: World) -> None:
+    holder = await world.put(State.SUCCEEDED, key="k", key_window=WINDOW)
+    world.advance(400.0)
+    await rival(world, on_conflict="extend", key_window=30 * WINDOW)
+    world.advance(30 * WINDOW - 1.0)
+    same(await world.backend.prune(now=world.now), 0, "pruned within the window")
+    await kept(world, holder.id)
+    world.advance(1.0)
+    same(await world.backend.prune(now=world.now), 1, "pruned when it has passed")
+
+
+@case_for_each([(None, 50.0), (WINDOW, None)], name=lambda p: f"of {p[0]} by {p[1]}")
+async def extend_is_keep_where_either_has_no_window(world: World, windows: tuple[float | None, float | None]) -> None:
+    holder = await world.enqueue(key="k", key_window=windows[0])
+    async with world.unchanged("an extension without a window"):
+        same(await rival(world, on_conflict="extend", key_window=windows[1]), Enqueued(holder, False), "answer")
+
+
 # ---------------------------------------------------------------------- replace
 
 

@@ -47,6 +47,9 @@ class Walk:
 
     groups: tuple[str | None, ...] = GROUPS
 
+    conflicts: tuple[str, ...] = ("keep", "replace", "raise", "debounce")
+    verbs: tuple[str, ...] = ("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard", "delete")
+
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.dice = Random(seed)
@@ -107,7 +110,7 @@ class Walk:
             expires=self._one(None, None, 60.0),
             on_expire=self._one("bury", "drop"),
             revival=self._one(None, None, Revival(after=20.0, cycles=2)),
-            on_conflict=self._one("keep", "replace", "raise", "debounce"),
+            on_conflict=self._one(*self.conflicts),
             args=self._one(b"[1]", b"[2]"),
             wait_max=self._one(None, 20.0),
             **(options if key is not None else {}),
@@ -233,8 +236,8 @@ class Walk:
         return await getattr(self.world.backend, verb)(now=self.world.now)
 
     async def operate(self) -> object:
-        verb = self._one("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard", "delete")
-        more = ("told to",) if verb == "bury" else ()
+        verb = self._one(*self.verbs)
+        more = ("told to",) if verb in ("bury", "annotate") else ()
         answer = await getattr(self.world.backend, verb)(self._job(), *more, now=self.world.now)
         return answer.id, getattr(answer, "state", None)
 
@@ -510,3 +513,10 @@ class DependencyWalk(Walk):
 @case_for_each(range(12), name=lambda seed: f"seed {seed}")
 async def a_random_walk_with_dependencies_keeps_the_store_sound(world: World, seed: int) -> None:
     await keep_sound(DependencyWalk(world, seed), f"dependency seed {seed}")
+
+
+class KeyWalk(Walk):
+    """A walk on which windows of keys are extended, keys are freed and notes are written."""
+
+    conflicts = (*Walk.conflicts, "extend", "extend")
+    verbs = (*Walk.verbs, "free_key", "free_key", "free_key", "annotate")

@@ -141,7 +141,8 @@ BEGIN  -- the id to return: the job's own if it is known, else that of the key's
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
-    ELSIF new.on_conflict <> 'keep' AND holder.state IN ('scheduled', 'waiting', 'ready') THEN
+    ELSIF new.on_conflict = 'extend'
+          OR (new.on_conflict <> 'keep' AND holder.state IN ('scheduled', 'waiting', 'ready')) THEN
         PERFORM holdfast.refuse('HF002', '{}');
     END IF;
     RETURN holder.id;

@@ -111,6 +111,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
+    ELSIF new.on_conflict = 'extend' THEN
+        UPDATE holdfast.jobs h SET key_window = w.longer,
+            prune_at = CASE WHEN h.prune_at IS NOT NULL THEN greatest(h.prune_at, h.created_at + w.longer) END
+        FROM (SELECT greatest(holder.key_window, at - holder.created_at + (new.more ->> 'key_window')::double precision)
+              AS longer) w
+        WHERE h.seq = holder.seq AND h.key_window IS NOT NULL AND new.more ? 'key_window';
+        RETURN jsonb_build_array(holder.id, false, false);
     ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready')
           OR holder.due_at = @DUE_AFTER_PARENTS
           OR EXISTS (SELECT FROM holdfast.steps s WHERE s.job_id = holder.id) THEN  -- it has begun

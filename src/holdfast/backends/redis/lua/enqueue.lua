@@ -150,6 +150,8 @@ function hf.enqueue(jobs, first, numbering, links)
                 and not (hf.any('s') and #hf.steps_of(holder[ID], '') > 0) then -- it has begun
                 hf.replace(holder, job)
                 answers[i], stored = 'r', holder[ID]
+            elseif on_conflict == 'extend' then
+                hf.extend(holder, job[NEW_TERMS])
             end
             others[#others + 1], others[#others + 2] = i, holder[ID]
         end
@@ -170,6 +172,18 @@ end
 function hf.is_remembered(id)
     local ends = call('ZSCORE', REMEMBERED, id)
     return ends and tonumber(ends) > now
+end
+
+-- A later call prolongs the window of the holder's key; a finished holder is kept as long.
+function hf.extend(row, new_terms)
+    local terms, more = row[TERMS], new_terms and new_terms[TERMS_WINDOW]
+    if not more or not terms or terms == true or not terms[TERMS_WINDOW] then return end
+    terms[TERMS_WINDOW] = math.max(terms[TERMS_WINDOW], now - row[CREATED_AT] + more)
+    if row[PRUNE_AT] then
+        row[PRUNE_AT] = math.max(row[PRUNE_AT], hf.window_end(row))
+        hf.put(PRUNABLE, row[ID], hf.score_of(row[PRUNE_AT]))
+    end
+    hf.changed[row[ID]] = row
 end
 
 -- The field name of a new job's key, as hf.key_name builds it for a stored job.

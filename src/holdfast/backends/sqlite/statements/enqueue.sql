@@ -43,6 +43,12 @@ WHERE holds_key = 1 AND key_queue = ? AND task = ? AND key = ?
 -- :: free_key
 UPDATE holdfast_jobs SET holds_key = 0 WHERE seq = ?
 
+-- :: extend
+-- A later call prolongs the window of the key; a finished job is kept as long.
+UPDATE holdfast_jobs
+SET key_window = max(key_window, :window), prune_at = max(prune_at, created_at + max(key_window, :window))
+WHERE seq = :seq
+
 -- :: replace
 UPDATE holdfast_jobs
 SET state = 'scheduled', lane = 0, turn = NULL, priority = :priority, held = held AND grp IS :grp, grp = :grp,
