@@ -65,7 +65,7 @@ class Replay:
         task = context._task
         self._context = context
         self._app = None if task is None else task.app  # None: a plain call of the function, outside of any job
-        self.is_async = inspect.iscoroutinefunction(task.fn) if task is not None else _on_a_loop()
+        self.is_async = _on_a_loop() if task is None else task.is_async
         self._skips_time = self._app is None or self._app._eager is not None
         self._calls = 0  # begun in this attempt
         self._begun: dict[str, int] = {}

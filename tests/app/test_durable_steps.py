@@ -394,6 +394,23 @@ def test_eager_and_plain_calls_skip_time(memory_app: Holdfast) -> None:
     assert nap() == [7, "no"]
 
 
+def test_steps_work_inline(box: Sandbox) -> None:
+    @box.app.task(name="here")
+    def here(ctx: Context) -> int:
+        ctx.sleep(60)
+        return ctx.step("a", int, "7")
+
+    @box.app.task(name="ahere")
+    async def ahere(ctx: Context) -> int:
+        return await ctx.astep("a", int, "8")
+
+    jobs = [here.enqueue(), ahere.enqueue()]
+    box.drain(inline=True)
+    box.clock.advance(61)
+    box.drain(inline=True)
+    assert [job.result(timeout=1) for job in jobs] == [7, 8]
+
+
 def test_a_plain_job_asks_the_store_nothing(memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     backend = memory_app._store.unopened

@@ -29,7 +29,7 @@ WALKS = (Walk, FlowWalk, ChainWalk, DependencyWalk)
 SEEDS = range(1000, 1020)
 STEPS = 150
 PORTRAY_EVERY = 4 * LOOK_EVERY
-BY_CHANCE = {"jobs": {"token", "fence", "turn", "seq", "lane"}, "marks": {"fence"}}
+BY_CHANCE = {"jobs": {"token", "fence", "turn", "seq", "lane"}, "marks": {"fence"}, "steps": {"fence"}}
 
 
 async def walk_both(seed: int, steps: int, make: MakeBackend, kind: type[Walk] = Walk) -> None:

@@ -21,6 +21,7 @@ from holdfast.backends.redis.server import check_server
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import NewJob
+from holdfast.steps import SIGNALS_MAX
 
 from ...reference.store import RETAIN_SECONDS
 from ...servers.valkey import Server, free_port
@@ -286,6 +287,7 @@ def test_a_full_server_refuses_only_what_brings_more_work() -> None:
         "record",
         "revive",
         "settle_with",
+        "signal",
         "tick",
     }
 
@@ -306,6 +308,7 @@ def test_bounds_in_lua_are_the_codes() -> None:
         assert float(constants[name]) == getattr(records, name), name
     for name in ("ROUNDING", "SLACK_SHARE", "UNLIMITED"):
         assert float(constants[name]) == getattr(rates, name), name
+    assert float(constants["SIGNALS_MAX"]) == SIGNALS_MAX
     assert constants["SERIAL_PREFIX"] == repr(records.SERIAL_PREFIX)
     assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
     assert RETAIN_SECONDS == codec._RETAIN == Settlement(id="", token="", ending=Ending.SUCCEEDED).retain

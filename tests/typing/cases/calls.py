@@ -117,6 +117,30 @@ Revival(delay=3)  # E: call-arg
 Holdfast("memory://", import_="x")  # E: call-arg
 
 
+def plus(a: int, b: int = 1) -> int:
+    return a + b
+
+
+async def get(url: str) -> bytes:
+    return url.encode()
+
+
+def stepping(ctx: Context) -> None:
+    assert_type(ctx.step("a", plus, 1, b=2), int)
+    assert_type(ctx.version("v", 2), int)
+    ctx.sleep(days=3)
+    ctx.step("b", plus, "1")  # E: call-overload
+    ctx.step(7, plus, 1)  # E: call-overload
+
+
+async def astepping(ctx: Context) -> None:
+    assert_type(await ctx.step("a", get, "u"), bytes)
+    assert_type(await ctx.astep("b", plus, 1), int)
+    assert_type(await ctx.astep("c", get, "u"), bytes)
+    await ctx.sleep(timedelta(days=3))
+    ctx.step("d", get, "u")  # E: unused-coroutine
+
+
 async def must_not() -> None:
     await send.aenqueue("ann")  # E: call-arg
     await fetch.aenqueue(b"u")  # E: arg-type

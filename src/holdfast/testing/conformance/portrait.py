@@ -47,6 +47,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[str, ...]
     counts: dict[str, dict[str, int]]
     edges: dict[str, tuple[Mapping[str, Any], ...]]
+    steps: tuple[dict[str, Any], ...]
 
 
 async def portray(backend: Backend, now: float) -> WorkerStatus:
@@ -67,6 +68,7 @@ async def portray(backend: Backend, now: float) -> WorkerStatus:
         turns=tuple(ranked([row for row in rows if row["state"] == State.READY], "turn")),
         counts={queue: {str(s): n for s, n in states.items()} for queue, states in (await backend.count()).items()},
         edges={name: tables[name] for name in ("edges", "dependents", "propagating")},
+        steps=tuple({name: value for name, value in row.items() if name != "fence"} for row in tables["steps"]),
     )
 
 

@@ -55,7 +55,21 @@ async def faults(backend: Backend) -> list[str]:
         *_lanes(jobs, await backend.pauses(), _apart(tasks)),
         *_running(jobs, tasks),
         *_edges(jobs, tables),
+        *_steps(jobs, tables),
     ]
+
+
+def _steps(jobs: list[Row], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Steps belong to jobs, in order, and none is of a later lease than the job has had (R91)."""
+    fences = {job["id"]: job["fence"] for job in jobs}
+    order = [(step["job_id"], step["kind"], step["name"]) for step in tables["steps"]]
+    if order != sorted(set(order)):
+        yield "the steps are not in order, or one is there twice"
+    for step in tables["steps"]:
+        if step["job_id"] not in fences:
+            yield f"there are steps of job {step['job_id']}, which is not there"
+        elif step["fence"] > fences[step["job_id"]]:
+            yield f"a step of job {step['job_id']} has fence {step['fence']}, its job {fences[step['job_id']]}"
 
 
 def _edges(jobs: list[Row], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ Called by run_case. Soundness checks after every case that every step has its jo
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ...errors import ConfigurationError, JobNotFound, StateConflict, StoreSealed
@@ -325,3 +326,38 @@ async def steps_move_with_their_jobs(world: World) -> None:
         seal = seal.moved_on(piece)
     for job_id in (lease.id, second.id):
         same(await known(there, job_id), await known(world, job_id), "the steps")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rivals
+
+
+@case
+async def a_signal_at_the_moment_of_the_snooze_is_not_lost(world: World) -> None:
+    """Whichever comes first, the job is due at once."""
+    await world.register("w1", lease=FOREVER)
+    leases = [await running(world) for _ in range(world.sized(24))]
+    for lease in leases:
+        await keep(world, lease, WAIT)
+    other = world.make_backend(world.store)
+    await other.open()
+
+    async def snooze(lease: Lease) -> None:
+        settlement = world.settlement(lease, Ending.SNOOZED, **AWAITS)
+        for _ in range(100):  # a row that the other one has locked is busy for a moment
+            [answer] = await world.backend.settle([settlement], now=world.now)
+            if answer is not Answer.BUSY:
+                break
+        same(answer, Answer.OK, "the snooze")
+
+    async def send(lease: Lease) -> None:
+        await other.signal(lease.id, "paid", b"1", now=world.now)
+
+    try:
+        await asyncio.gather(*[work(lease) for lease in leases for work in (snooze, send)])
+    finally:
+        if other is not world.backend:
+            await other.close()
+    due = [(await world.get(lease.id)).due_at for lease in leases]
+    same(due, [world.now] * len(leases), "when they are due")
+    same(len(await world.claim(100, "w1")), len(leases), "all of them are claimed")

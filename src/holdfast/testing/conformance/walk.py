@@ -33,11 +33,13 @@ from ...records import (
     TaskRule,
     Tick,
 )
+from ...steps import NewStep
 from .registry import case_for_each
 from .soundness import sound
 from .world import World
 
 QUEUES, GROUPS, TASKS, WORKERS = ("default", "other"), (None, "a", "b"), ("work", "mail"), ("w1", "w2", "w3")
+SIGNALS = ("paid", "sent")
 STEPS = 120
 LOOK_EVERY = 3  # steps. A fault stays to be seen, and to read the whole store costs more than to change it
 
@@ -435,16 +437,17 @@ async def a_random_walk_with_chains_keeps_the_store_sound(world: World, seed: in
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The same with jobs that wait for others.
+# The same with jobs that wait for others, for signals, and remember what they have done.
 
 
 class DependencyWalk(Walk):
-    """A walk on which jobs wait for earlier ones, alone or in batches that name each other."""
+    """A walk on which jobs wait for earlier ones, alone or in batches that name each other, and for signals."""
 
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(world, seed)
         self.steps += [(12, self.enqueue_after), (6, self.exchange), (6, self.settle), (3, self.wait)]
         self.steps += [(4, self.settle_with), (4, self.enqueue_before)]
+        self.steps += [(6, self.checkpoint), (4, self.signal)]
 
     async def step(self) -> tuple[str, object]:
         """What became due is promoted at once: how many due jobs of a group a refill takes along is left open."""
@@ -500,13 +503,28 @@ class DependencyWalk(Walk):
         self.ids.append(job.id)
         return answers
 
+    async def checkpoint(self) -> object:
+        """Remember something: what a lease waits for, more often than not."""
+        kind = self._one("wait", "wait", "step", "state")
+        delay = self._one(5.0, 50.0) if kind == "wait" else None
+        new = NewStep(kind=kind, name=self._one(*SIGNALS), number=self._one(1, 2), value=b"1", delay=delay)
+        lease = self._lease()
+        return await self.world.backend.checkpoint(Held(lease.id, lease.token), [new], now=self.world.now)
+
+    async def signal(self) -> object:
+        answer = await self.world.backend.signal(self._job(), self._one(*SIGNALS), b"2", now=self.world.now)
+        return answer.id, answer.state
+
     def _parent(self, queue: str) -> str | None:
         return self._job_of(queue) if self.world.backend.sharded else self._job()
 
     def _settlement(self, lease: Lease | Held) -> Settlement:
-        """Success more often: else few jobs ever come to their turn."""
-        if self.dice.random() < 0.5:
+        """Success more often: else few jobs ever come to their turn. And snoozes that wait for a signal."""
+        way = self.dice.random()
+        if way < 0.5:
             return self.world.settlement(lease, Ending.SUCCEEDED)
+        if way < 0.7:
+            return self.world.settlement(lease, Ending.SNOOZED, reason=self._one(*SIGNALS), delay=50.0)
         return super()._settlement(lease)
 
 
