@@ -509,3 +509,16 @@ def test_workers_show_what_runs_longer_than_usual_or_has_not_begun(app: Holdfast
         assert "1 not begun" in page
 
     asyncio.run(walk())
+
+
+def test_a_job_s_page_lists_its_steps(app: Holdfast) -> None:
+    async def walk() -> None:
+        job = await app.tasks["mail.send"].aenqueue("ann")
+        assert '<h2 id="sp">Steps</h2>' not in await Browser(dashboard(app)).page(f"/job?id={job.id}")
+        await app.asignal(job, "<paid>", "secret", by="bob")
+        page = await Browser(dashboard(app)).page(f"/job?id={job.id}")
+        assert "Signal <b>&lt;paid&gt;</b>" in page
+        assert "Signal: &lt;paid&gt; by" in page
+        assert "secret" not in page
+
+    asyncio.run(walk())

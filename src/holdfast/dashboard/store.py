@@ -35,6 +35,7 @@ from ..job import DeadLetter, Job
 from ..lifecycle import UNSTARTED, State
 from ..queries.pages import JobPage, Tally
 from ..records import CronEntry, GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..steps import Step
 from ..worker_status import Ask
 from .access import Refused
 from .bodies import BULK_MAX
@@ -131,6 +132,9 @@ class Reads:
 
     async def history(self, id: str) -> list[HistoryEntry]:
         return await self._app.ahistory(id)
+
+    async def steps(self, id: str) -> list[Step]:
+        return await self._app.asteps(id)
 
     def samples(self) -> list[Sample]:
         """The backlog as it was while somebody looked, oldest first; at least one."""
