@@ -39,7 +39,7 @@ from .options import (
 )
 from .producer import Producer
 from .rates import Rate
-from .records import CronEntry, Dump, GroupOrder, OnDead, QueueRule, TaskRule
+from .records import CronEntry, Dump, GroupOrder, JobOrder, OnDead, QueueRule, TaskRule
 from .store_thread import StoreHandle, forbid_running_loop
 from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
 from .unique_keys import Keys
@@ -230,13 +230,15 @@ class Holdfast(Producer, events.Listens):
         shards: int = 1,
         group_prefetch: int = 1,
         on_dead: OnDead = "skip",
+        order: JobOrder = "fifo",
     ) -> QueueOptions:
         """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.
 
         limit and rate apply across all workers; group_limit (None: unlimited) and group_rate apply to each group.
         group_prefetch is how many consecutive jobs of a strict group a worker may lease together, to run them one after
         the other. With on_dead="stop" a strict group stops at a job that dies, until somebody revives or discards it or
-        resumes the group without it; with "skip" its next job runs.
+        resumes the group without it; with "skip" its next job runs. With order="lifo" the newest of the jobs without a
+        group goes first, within a priority.
         """
         options = QueueOptions(
             name=name,
@@ -249,6 +251,7 @@ class Holdfast(Producer, events.Listens):
             shards=shards,
             group_prefetch=group_prefetch,
             on_dead=on_dead,
+            order=order,
         )
         self._store.rules[options.name] = options.rule()
         return options

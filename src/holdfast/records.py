@@ -389,6 +389,10 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     counts: Mapping[str, int] = {}
     oldest_due_at: float | None = None  # of ready jobs; of more than 10,000, of those that are claimed first
 
+    @property
+    def order(self) -> JobOrder:
+        return "lifo" if self.aging == LIFO else "fifo"
+
 
 class GroupRecord(Struct, frozen=True, kw_only=True):
     """A group as displayed: effective limit, override, pause, and its jobs in play and waiting."""
@@ -604,6 +608,8 @@ class Shipment(Struct, frozen=True, kw_only=True):
 
 GroupOrder = Literal["strict", "relaxed"]
 OnDead = Literal["skip", "stop"]
+JobOrder = Literal["fifo", "lifo"]
+LIFO = -1.0  # as a queue's aging, which it excludes: jobs without a group are taken newest first
 
 READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however high its limit
 RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
@@ -623,7 +629,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     limit: int | None = None  # jobs running at once, over all workers
     rate: Rate | None = None
     group_rate: Rate | None = None  # for each group
-    aging: float | None = None  # seconds of being ready that count as much as one step of priority
+    aging: float | None = None  # seconds of being ready that count as much as one step of priority; or LIFO
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
     on_dead: OnDead = "skip"  # what a strict group does when one of its jobs dies
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import State
 from holdfast.rates import UNLIMITED, Rate, allowed, bounded, charged, opens_at
-from holdfast.records import SERIAL_PREFIX, ClaimRequest, Flow, Override, TaskRule
+from holdfast.records import LIFO, SERIAL_PREFIX, ClaimRequest, Flow, Override, TaskRule
 
 from .index import Index
 from .rows import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, LaneName, Row, Scope
@@ -89,9 +89,14 @@ class FlowIndex(Index):
     def age_shift(self, row: Row) -> int | None:
         """By how many ticks the priority moves a turn forward where the queue ages its jobs; None where it does not."""
         rule = self.rules.get(row.queue)
-        if rule is None or rule.aging is None:
+        if rule is None or rule.aging is None or rule.aging < 0:
             return None
         return int(row.priority * rule.aging * 1_000_000 // 1)
+
+    def newest_first(self, row: Row) -> bool:
+        """Whether it is taken before those that became ready earlier."""
+        rule = self.rules.get(row.queue)
+        return row.group is None and rule is not None and rule.aging == LIFO
 
     # ------------------------------------------------------------------ what may start now
 

@@ -80,6 +80,8 @@ class Store(FlowIndex):
 
     def _new_turn(self, row: Row) -> int:
         """The next turn; behind the heads of all groups where others of its own are ready before it."""
+        if self.newest_first(row):
+            return -self.next_turn()
         turn = self.next_turn() - (self.age_shift(row) or 0)
         group = None if row.group is None else self.groups.get((row.queue, row.group))
         before = [other.turn or 0 for other in group.ready.values()] if group is not None else []

@@ -13,7 +13,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions, encode_call_options, how_held, serial_group
 from holdfast.queries import parse_query
 from holdfast.rates import UNLIMITED, Rate
-from holdfast.records import QueueRule, TaskRule
+from holdfast.records import LIFO, QueueRule, TaskRule
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -186,6 +186,11 @@ def test_a_queues_limits_and_rates_are_its_rule() -> None:
     )
 
 
+def test_newest_first_and_a_stop_at_a_dead_job_are_part_of_the_rule() -> None:
+    assert QueueOptions(name="mail", order="lifo").rule() == QueueRule(name="mail", aging=LIFO)
+    assert QueueOptions(name="mail", on_dead="stop").rule() == QueueRule(name="mail", on_dead="stop")
+
+
 def test_shards_go_with_the_rule() -> None:
     assert QueueOptions(name="mail", shards=6).rule().shards == 6
 
@@ -211,6 +216,10 @@ def test_a_strict_group_runs_one_at_a_time() -> None:
         {"group_rate": 3},
         {"aging": 0},
         {"aging": 100_000},
+        {"order": "random"},
+        {"order": "lifo", "aging": 5},
+        {"on_dead": "wait"},
+        {"on_dead": "stop", "group_order": "relaxed"},
     ],
 )
 def test_wrong_queue_options_are_refused(wrong: dict[str, Any]) -> None:

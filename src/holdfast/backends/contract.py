@@ -38,6 +38,8 @@ R7. seq is an integer issued at enqueue and never changes. turn is issued when a
 R8. The rank of a ready job is its priority. In a queue with `aging` the rank is 0, and its turn, when issued, is
   earlier by priority * aging seconds (in ticks, rounded down). Claim takes the highest rank first. A changed `aging`
   applies to jobs that become ready from then on.
+R98. `aging` LIFO excludes any other: the rank is the priority, and the turn of a job without a group is the negative of
+  the one issued. So of two such jobs the one that became ready later goes first; jobs with a group keep their order.
 R9. The lane of a ready job is 2 parked (its task is paused; not claimable, keeps its slot and turn), else 3 `apart`
   (its task has a limit or a rate in force, or its rule or an override sets `apart`), else 0 ungrouped, 1 grouped. A job
   in the `apart` lane occupies its group's slot like any other.

@@ -42,7 +42,7 @@ def rank(priority: int, aging: float | None) -> int:
 
     PostgreSQL: fragment `rank` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
-    return priority if aging is None else 0
+    return priority if aging is None or aging < 0 else 0
 
 
 def age_shift(priority: int, aging: float | None) -> int:
@@ -50,7 +50,15 @@ def age_shift(priority: int, aging: float | None) -> int:
 
     PostgreSQL: fragment `age_shift` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
-    return 0 if aging is None else int(priority * aging * TICKS_PER_SECOND // 1)
+    return 0 if aging is None or aging < 0 else int(priority * aging * TICKS_PER_SECOND // 1)
+
+
+def turn(tick: int, priority: int, aging: float | None) -> int:
+    """The turn of a job without a group that becomes ready: its tick, earlier with aging; of LIFO, the newest first.
+
+    PostgreSQL: fragment `turn` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
+    """
+    return -tick if aging is not None and aging < 0 else tick - age_shift(priority, aging)
 
 
 def group_order(group: str, declared: GroupOrder) -> GroupOrder:

@@ -85,6 +85,7 @@ def _note(queue: QueueRecord, now: float) -> str:
     slowed = queue.flow is not None and queue.flow.shut_until > now
     notes = [pause_note(queue.pause)] if queue.pause is not None else []
     notes += [f"slowed down, goes on {ago(queue.flow.shut_until, now)}"] if slowed and queue.flow is not None else []
+    notes += ["newest first"] if queue.order == "lifo" else []
     return ", ".join(notes)
 
 

@@ -17,7 +17,7 @@ from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_queue, plain, renamed, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
-from ..records import SHARDS_MAX, GroupOrder, OnDead, QueueRule
+from ..records import LIFO, SHARDS_MAX, GroupOrder, JobOrder, OnDead, QueueRule
 from .special import RESET, Special
 
 Duration = float | timedelta
@@ -105,6 +105,7 @@ class QueueOptions:
     group_order: GroupOrder = "strict"
     group_rate: str | Rate | None = None
     aging: float | timedelta | None = None
+    order: JobOrder = "fifo"  # in which jobs without a group are taken, within a priority
     shards: int = 1
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
     on_dead: OnDead = "skip"  # "stop": a strict group stops at a job that dies until somebody acts
@@ -124,6 +125,12 @@ class QueueOptions:
             raise ConfigurationError(
                 f"queue {self.name!r}: group_prefetch={self.group_prefetch} is for group_order='strict'; jobs of a "
                 "relaxed group need not wait for one another."
+            )
+        one_of(self.order, "order=", get_args(JobOrder))
+        if self.order == "lifo" and self.aging is not None:
+            raise ConfigurationError(
+                f"queue {self.name!r}: aging= lets jobs move up with time; with order='lifo' the newest goes first. "
+                "Choose one of them."
             )
         one_of(self.on_dead, "on_dead=", get_args(OnDead))
         if self.on_dead == "stop" and self.group_order == "relaxed":
@@ -146,7 +153,7 @@ class QueueOptions:
             limit=self.limit,
             rate=optional_rate(self.rate),
             group_rate=optional_rate(self.group_rate, "group_rate="),
-            aging=_aging(self.aging),
+            aging=LIFO if self.order == "lifo" else _aging(self.aging),
             group_prefetch=self.group_prefetch,
             on_dead=self.on_dead,
         )

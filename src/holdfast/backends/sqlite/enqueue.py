@@ -26,7 +26,8 @@ from ..caller_connections import (
     sqlalchemy_errors,
     unscoped,
 )
-from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank, window_end
+from ..formulas import LANE_GROUPED, LANE_UNGROUPED, rank, window_end
+from ..formulas import turn as turn_of
 from .codec import EVERYWHERE, SQL, encoded
 from .connection import SCHEMA_VERSION, Transaction, errors_mapped, mapped
 from .groups import bring_into_play
@@ -159,7 +160,7 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
         elif job.group is not None:
             rows.append(row_of(job, now, due_at, "waiting", LANE_GROUPED, None))
         else:
-            taken = turn - age_shift(job.priority, rules.aging(job.queue)) if ages else turn
+            taken = turn_of(turn, job.priority, rules.aging(job.queue)) if ages else turn
             rows.append(row_of(job, now, due_at, "ready", lanes.get(job.task, LANE_UNGROUPED), taken))
     return rows
 

@@ -465,7 +465,7 @@ def bring_into_play(
         return
     aging = tx.rules.aging(queue)
     if turn is None:
-        turn = tx.ticks(1) - age_shift(priority, aging)
+        turn = formulas.turn(tx.ticks(1), priority, aging)
     tx.cursor.execute(SQL["promote.to_ready"], (tx.rules.lane_of(task, group), turn, rank(priority, aging), seq))
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 from ...lifecycle import Ending, State
 from ...rates import UNLIMITED
-from ...records import SERIAL_PREFIX, STAGGER_TICKS, Lease
+from ...records import LIFO, SERIAL_PREFIX, STAGGER_TICKS, Edit, Lease
 from .compare import same
 from .flow import end_all, group_shown, in_state, rule, turns
 from .registry import case, case_for_each
@@ -342,6 +342,72 @@ async def one_queue_ages_and_another_does_not(world: World) -> None:
     await rule(world, "aging", aging=1.0)
     ids = [await world.enqueue(queue="aging", priority=4), await world.enqueue(priority=4)]
     same(await _ranks(world, ids), [0, 4], "ranks")
+
+
+@case
+async def with_lifo_the_newest_goes_first_within_a_priority(world: World) -> None:
+    await rule(world, aging=LIFO)
+    first, second = await world.enqueue(), await world.enqueue()
+    low = await world.enqueue(priority=-1)
+    high = await world.enqueue(priority=1)
+    third, fourth = await world.enqueue_many(2)
+    same(await _ranks(world, [first, low, high]), [0, -1, 1], "ranks")
+    same(await world.claim_ids(9), [high, fourth, third, second, first, low], "order")
+    [queue] = await world.backend.queues()
+    same(queue.order, "lifo", "order")
+
+
+@case_for_each(("promote", "run_now", "revive", "retry", "edit", "replace"))
+async def with_lifo_what_became_ready_last_is_the_newest(world: World, how: str) -> None:
+    await rule(world, aging=LIFO)
+    delayed = how in ("promote", "run_now", "edit", "replace")
+    job_id = await world.enqueue(delay=10.0 if delayed else None, key="k" if how == "replace" else None)
+    if not delayed:
+        lease = await world.claim_one(job_id, lease=FOREVER)
+        await world.end(lease, Ending.BURIED if how == "revive" else Ending.SUCCEEDED)
+    before = await world.enqueue()
+    if how == "promote":
+        world.advance(11.0)
+        await world.promote_all()
+    elif how == "edit":
+        await world.backend.edit(job_id, Edit(due_at=world.now), now=world.now)
+    elif how == "replace":
+        await world.backend.enqueue([world.job(key="k", on_conflict="replace")], now=world.now)
+    else:
+        await getattr(world.backend, how)(job_id, now=world.now)
+    after = await world.enqueue()
+    same(await world.claim_ids(9, lease=FOREVER), [after, job_id, before], "order")
+
+
+@case
+async def with_lifo_a_job_given_back_keeps_its_place(world: World) -> None:
+    await rule(world, aging=LIFO)
+    first, second = await world.enqueue(), await world.enqueue()
+    lease = await world.claim_one(second)
+    third = await world.enqueue()
+    await world.give_back(lease)
+    same(await world.claim_ids(9), [third, second, first], "order")
+
+
+@case
+async def with_lifo_groups_keep_their_order(world: World) -> None:
+    await rule(world, aging=LIFO)
+    ids = await world.enqueue_many(3, group="g")
+    other = await world.enqueue(group="h")
+    same(await world.claim_ids(1), [ids[0]], "the group that was ready first")
+    same(await world.claim_ids(9), [other], "the other group")
+    same(await world.states(ids[1:]), [State.WAITING] * 2, "the rest of the group")
+
+
+@case
+async def a_changed_order_holds_for_jobs_that_become_ready_from_then_on(world: World) -> None:
+    first, second = await world.enqueue(), await world.enqueue()
+    await rule(world, aging=LIFO)
+    third, fourth = await world.enqueue(), await world.enqueue()
+    same(await world.claim_ids(3), [fourth, third, first], "newest first, then what was there before, in its order")
+    await rule(world)
+    fifth = await world.enqueue()
+    same(await world.claim_ids(9), [second, fifth], "order")
 
 
 @case

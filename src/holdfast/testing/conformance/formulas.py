@@ -11,7 +11,7 @@ from itertools import product
 
 from ...backends import formulas
 from ...lifecycle import Ending, StallVerdict, State, stall_verdict
-from ...records import SERIAL_PREFIX, GroupOrder, Override, Pause, Revival
+from ...records import LIFO, SERIAL_PREFIX, GroupOrder, Override, Pause, Revival
 from .compare import same
 from .flow import rule, task_rule
 from .registry import case_for_each
@@ -70,7 +70,7 @@ async def a_ready_job_is_in_the_lane_of_the_formula(world: World, param: tuple[b
 
 
 @case_for_each(
-    [(grouped, aging, priority) for grouped in BOTH for aging in (None, 2.5, 0.3) for priority in (-7, 0, 3)],
+    [(grouped, aging, priority) for grouped in BOTH for aging in (None, 2.5, 0.3, LIFO) for priority in (-7, 0, 3)],
     name=lambda p: f"{'grouped' if p[0] else 'ungrouped'}, aging {p[1]}, priority {p[2]}",
 )
 async def a_ready_job_has_the_rank_and_turn_of_the_formula(world: World, param: tuple[bool, float | None, int]) -> None:

@@ -16,6 +16,7 @@ from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
 from ...rates import NO_RATE, UNLIMITED, Rate
 from ...records import (
+    LIFO,
     REMEMBER_SECONDS_MIN,
     SERIAL_PREFIX,
     ClaimRequest,
@@ -358,7 +359,7 @@ class FlowWalk(Walk):
             group_rate=self._one(None, None, *RATES),
             limit=self._one(None, None, 1, 3),
             rate=self._one(None, None, *RATES),
-            aging=self._one(None, None, 3.0),
+            aging=self._one(None, None, 3.0, LIFO),
             on_dead=self._one("skip", "stop"),
         )
         await self.world.backend.declare([rule], now=self.world.now)

@@ -114,7 +114,7 @@ BEGIN
         held = held AND (new.queue, new.grp) IS NOT DISTINCT FROM (j.queue, j.grp),
         turn = CASE WHEN plays AND same AND turn IS NOT NULL THEN turn
                     WHEN plays AND new.grp IS NULL
-                    THEN nextval('holdfast.ticks') - holdfast.age_shift(new.queue, new.priority) END
+                    THEN holdfast.turn_of(nextval('holdfast.ticks'), new.queue, new.priority) END
     WHERE seq = j.seq;
 END $$
 

@@ -59,7 +59,7 @@ BEGIN
     due := coalesce(due, at + coalesce(delay, 0));
     INSERT INTO holdfast.jobs (seq, @new_row)
     VALUES (number, named, tasked, queued, CASE WHEN due > at THEN 'scheduled' ELSE 'ready' END, prior, NULL, its_lane,
-            @rank(prior, ages), CASE WHEN due <= at THEN nextval('holdfast.ticks') - @age_shift(prior, ages) END,
+            @rank(prior, ages), CASE WHEN due <= at THEN @turn(nextval('holdfast.ticks'), prior, ages) END,
             stalls_max, at, due, due + expiry, arguments, revived, said);
     RETURN true;
 END $$
@@ -245,7 +245,7 @@ BEGIN
     WITH stored AS (
         INSERT INTO holdfast.jobs (seq, @new_row, @keyed_row)
         SELECT o.unnest, @new_row_of(o, o.state, @rank(o.priority, b.aging),
-                   CASE WHEN o.state = 'ready' THEN turns[o.n] - @age_shift(o.priority, b.aging) END),
+                   CASE WHEN o.state = 'ready' THEN @turn(turns[o.n], o.priority, b.aging) END),
                @keyed_row_of(o)
         FROM unnest(fresh, seqs) o LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = o.queue ORDER BY o.n
         ON CONFLICT DO NOTHING RETURNING id)

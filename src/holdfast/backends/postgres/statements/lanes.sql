@@ -21,11 +21,15 @@ CASE WHEN @is_parked(@task) THEN 2
 
 -- :: fragment rank(priority, aging)
 -- formulas.rank
-CASE WHEN @aging IS NULL THEN @priority ELSE 0 END
+CASE WHEN (@aging) >= 0 THEN 0 ELSE @priority END
 
 -- :: fragment age_shift(priority, aging)
--- By how many ticks a priority moves a turn forward: formulas.age_shift. No aging is NULL.
-coalesce(floor(@priority * (@aging) * 1000000)::bigint, 0)
+-- By how many ticks a priority moves a turn forward: formulas.age_shift. No aging is NULL, which `greatest` ignores.
+floor(@priority * greatest(@aging, 0) * 1000000)::bigint
+
+-- :: fragment turn(tick, priority, aging)
+-- The turn of a job without a group: formulas.turn. It takes the tick once, which may be a nextval.
+CASE WHEN (@aging) < 0 THEN -(@tick) ELSE (@tick) - @age_shift(@priority, @aging) END
 
 -- :: function_lane_of
 CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
@@ -37,7 +41,9 @@ CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETUR
     SELECT @rank(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
 $$
 
--- :: function_age_shift
-CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT @age_shift(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
+-- :: function_turn_of
+CREATE OR REPLACE FUNCTION holdfast.turn_of(tick bigint, queued text, priority integer) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT @turn(tick, priority, b.aging) FROM (SELECT) one
+    LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = queued
 $$

@@ -122,7 +122,7 @@ SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 -- Brings a job into play: it is ready, or waits for the refill of its group.
 state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
 rank = holdfast.rank_of(queue, priority), due_at = at,
-turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END
+turn = CASE WHEN grp IS NULL THEN holdfast.turn_of(nextval('holdfast.ticks'), queue, priority) END
 
 -- :: fragment fresh
 -- What a job that comes back forgets of its former life.

@@ -140,7 +140,7 @@ BEGIN
     UPDATE holdfast.jobs d
     SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         lane = @lane_in_bulk(d.task, d.grp), rank = @rank(d.priority, @aging_in_bulk(d.queue)),
-        turn = CASE WHEN d.grp IS NULL THEN n.tick - @age_shift(d.priority, @aging_in_bulk(d.queue)) END
+        turn = CASE WHEN d.grp IS NULL THEN @turn(n.tick, d.priority, @aging_in_bulk(d.queue)) END
     FROM numbered n WHERE d.seq = n.seq;
     GET DIAGNOSTICS number = ROW_COUNT;
     RETURN number;

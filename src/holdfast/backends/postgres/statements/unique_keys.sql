@@ -131,7 +131,7 @@ BEGIN
         priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
         turn = CASE WHEN due <= at AND turn IS NOT NULL AND grp IS NOT DISTINCT FROM new.grp
                          AND priority = new.priority THEN turn
-                    WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
+                    WHEN due <= at AND new.grp IS NULL THEN holdfast.turn_of(its_turn, queue, new.priority) END,
         max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
         args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
         key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,

@@ -57,8 +57,11 @@ hf.moved = 0 -- jobs that refills of this script moved, beyond one for each grou
 -- others of its group are ready, and the last of their turns; nil without a group or in a strict one.
 function hf.become_ready(row, crowd)
     local aging = hf.rule_of(row[QUEUE])[RULE_AGING]
+    local is_lifo = aging and aging < 0
+    if is_lifo then aging = false end
     if not row[TURN] then
         local turn = hf.next_tick()
+        if is_lifo and not row[GROUP] then turn = -turn end
         if aging then turn = turn - math.floor(row[PRIORITY] * aging * 1000000) end
         if crowd and crowd.number > 0 then turn = math.max(turn + crowd.number * STAGGER_TICKS, crowd.turn + 1) end
         if turn > TURN_ZERO or turn < -TURN_ZERO then turn = turn > 0 and TURN_ZERO or -TURN_ZERO end
