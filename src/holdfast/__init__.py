@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import testing
     from .app import Holdfast
     from .batches import Batch
+    from .calls import Call, Failed
     from .clock import ManualClock, SystemClock
     from .context import Bury, Context, Resources, Retry, Snooze
     from .errors import (
@@ -73,6 +74,7 @@ __all__ = [
     "Batch",
     "BoundCall",
     "Bury",
+    "Call",
     "ConfigurationError",
     "Context",
     "CronEntryNotFound",
@@ -80,6 +82,7 @@ __all__ = [
     "Drained",
     "DuplicateJob",
     "Enqueued",
+    "Failed",
     "Failure",
     "Flow",
     "FlowGraph",
@@ -134,6 +137,7 @@ _HOMES = {
     "BackendUnavailable": ".errors",
     "BoundCall": ".job",
     "Bury": ".context",
+    "Call": ".calls",
     "ConfigurationError": ".errors",
     "Context": ".context",
     "CronEntryNotFound": ".errors",
@@ -141,6 +145,7 @@ _HOMES = {
     "Drained": ".worker.embedded",
     "DuplicateJob": ".errors",
     "Enqueued": ".job",
+    "Failed": ".calls",
     "Failure": ".lifecycle",
     "Batch": ".batches",
     "Flow": ".flows",

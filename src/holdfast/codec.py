@@ -16,7 +16,7 @@ import math
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time
 from pathlib import PurePath
 from typing import Any, Union
@@ -33,6 +33,7 @@ _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _ROUND_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_LISTS = (list, tuple, Sequence)
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
@@ -321,8 +322,15 @@ def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, 
 class Codec:
     """Codec for one function's arguments and result. Cheap to create; annotations are resolved on first use."""
 
-    def __init__(self, task: str, fn: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+    def __init__(
+        self,
+        task: str,
+        fn: Callable[..., Any],
+        parameters: Mapping[str, inspect.Parameter],
+        results_of: Callable[..., Any] | None = None,
+    ) -> None:
         self.task = task
+        self._results_of = results_of  # a batch handler, which returns a list of results
         self.names = tuple(parameters)
         self._fn = fn
         self._parameters = parameters
@@ -475,6 +483,8 @@ class Codec:
             fields.append((name, kind) if name in self._required else (name, kind, msgspec.UNSET))
         shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._untyped = {name: why for name, why in untyped.items() if name in self._known}
+        if self._results_of is not None:
+            hints = {"return": _item_of(resolve_hints(self._results_of)[0].get("return", Any))}
         if "return" in hints:
             try:
                 self._value_decoder = msgspec.json.Decoder(hints["return"], dec_hook=_decode_hook)
@@ -482,6 +492,41 @@ class Codec:
                 self._value_decoder = _plain_decoder
         self._decoder = msgspec.json.Decoder(shape, dec_hook=_decode_hook)
         return self._decoder
+
+
+class OpenCodec(Codec):
+    """Codec for calls whose parameters are not declared: any arguments by name, as plain JSON values."""
+
+    def __init__(self, task: str, fn: Callable[..., Any]) -> None:
+        super().__init__(task, fn, {}, fn)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if args:
+            raise InvalidArguments(self.task, "its parameters are not declared: pass them by name, or say batch_of=")
+        return dict(kwargs)
+
+    def encode(self, given: Mapping[str, Any], bytes_max: int) -> bytes:
+        for name, value in given.items():
+            if (fault := _plain_fault(value)) is not None:
+                raise InvalidArguments(
+                    self.task, f"{name!r} was given {fault}, and parameters that are not declared take plain JSON only"
+                )
+        return encode_unseen(self.task, (), given, bytes_max)
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        stored = self._decode(_plain_decoder, raw)
+        if not isinstance(stored, dict) or STAR in stored:
+            raise InvalidArguments(self.task, "they must be named, as its parameters are not declared")
+        return stored
+
+
+def _item_of(kind: Any) -> Any:
+    """The type of one result of a batch handler, by its return annotation: `list[X]` or `list[X] | None`; else Any."""
+    for one in (kind, *typing.get_args(kind)):
+        inner = typing.get_args(one)
+        if typing.get_origin(one) in _LISTS and inner:
+            return inner[0]
+    return Any
 
 
 def encode_result(task: str, value: Any, bytes_max: int) -> bytes:

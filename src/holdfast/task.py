@@ -30,7 +30,7 @@ from typing import (
 import msgspec
 
 from .clock import to_seconds
-from .codec import Codec, encode_unseen, read_parameters, signature_of
+from .codec import Codec, OpenCodec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
 from .edges import BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
@@ -71,6 +71,7 @@ from .retry import Backoff, RetryPolicy
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .calls import AsyncBatch, Batch, Results
 
 # ----------------------------------------------------------------------------------------------------------------------
 # One call on its way to the store: its options, its group and key, and the job as stored. Arguments are inspected only
@@ -115,6 +116,7 @@ class TaskSettings(TypedDict, total=False):
     revive: Revival | None
     unique: Unique | None
     retention: Retention
+    batch_within: Duration | None  # batch= and batch_of= are in the overloads of `task`: they change its type
 
 
 class UsingSettings(TypedDict, total=False):
@@ -240,7 +242,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             stored[name] = value
         elif name in _PLACED:
             placed[name] = value
-        elif name in TaskSettings.__annotations__:
+        elif name in TaskSettings.__annotations__ or name in ("batch", "batch_of"):
             raise ConfigurationError(f"{name}= belongs to the task, not to one call. Set it where the task is defined.")
         else:
             known = ", ".join(sorted(UsingSettings.__annotations__))
@@ -349,6 +351,8 @@ def signed(options: bytes | None) -> bytes:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+K = TypeVar("K", covariant=True)
 
 
 class Using(Generic[P, R]):
@@ -427,8 +431,9 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.defaults = options.changed(name=self.name)  # the options of a call that sets none
         self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.is_batch: bool = options.batch is not None  # its handler takes several jobs at once
         self._wants_context, parameters = read_parameters(fn, self.name)
-        self._codec = Codec(self.name, fn, parameters)
+        self._codec = _batch_codec(self, parameters) if self.is_batch else Codec(self.name, fn, parameters)
         self._app = app
         self._included_in: weakref.WeakSet[Holdfast] = weakref.WeakSet()
         self._plain: Using[P, R] = Using(self, self.defaults, Placement())
@@ -512,6 +517,19 @@ class Task(Generic[P, R]):
         return f"<Task {self.name}>"
 
 
+def _batch_codec(task: Task[..., Any], parameters: Mapping[str, inspect.Parameter]) -> Codec:
+    """The codec of one call's arguments: those of `batch_of`, or any by name."""
+    if len(parameters) != 1:
+        raise ConfigurationError(
+            f"task {task.name!r}: a batch handler takes one parameter, the list of its calls, after a Context if it "
+            "wants one. What one call's arguments are says batch_of=."
+        )
+    made_by = task.defaults.batch_of
+    if made_by is None:
+        return OpenCodec(task.name, task.fn)
+    return Codec(task.name, made_by, read_parameters(made_by, task.name)[1], task.fn)
+
+
 def _check_function(fn: object) -> FunctionType:
     if not isinstance(fn, FunctionType):
         kind = "a method" if inspect.ismethod(fn) else f"a {type(fn).__name__}"
@@ -566,17 +584,30 @@ class NamedTask:
         return f"<NamedTask {self.name}>"
 
 
-class TaskDecorator(Protocol):
-    """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type."""
+class TaskDecorator(Protocol[K]):
+    """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type.
+
+    K is None, or what makes a batch handler's arguments: its task is called like that. One class for both, so that type
+    checkers which cannot tell them apart (`**settings: Any`) still know what a plain task is."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(
+        self: TaskDecorator[None], fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(self: TaskDecorator[None], fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(self: TaskDecorator[None], fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self: TaskDecorator[None], fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self: TaskDecorator[Callable[P, A]], fn: AsyncBatch[A, None], /) -> Task[P, None]: ...
+    @overload
+    def __call__(self: TaskDecorator[Callable[P, A]], fn: AsyncBatch[A, Results[R] | None], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self: TaskDecorator[Callable[P, A]], fn: Batch[A, None], /) -> Task[P, None]: ...
+    @overload
+    def __call__(self: TaskDecorator[Callable[P, A]], fn: Batch[A, Results[R] | None], /) -> Task[P, R]: ...
 
 
 class TaskRouter:
@@ -609,7 +640,13 @@ class TaskRouter:
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, /, **settings: Unpack[TaskSettings]) -> TaskDecorator: ...
+    def task(self, /, **settings: Unpack[TaskSettings]) -> TaskDecorator[None]: ...
+    @overload
+    def task(
+        self, /, *, batch: int, batch_of: Callable[P, A], **settings: Unpack[TaskSettings]
+    ) -> TaskDecorator[Callable[P, A]]: ...
+    @overload
+    def task(self, /, *, batch: int, **settings: Unpack[TaskSettings]) -> TaskDecorator[Callable[..., Any]]: ...
     def task(self, fn: Any = None, /, **settings: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…, …)`."""
         if isinstance(fn, str):

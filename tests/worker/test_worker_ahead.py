@@ -23,7 +23,7 @@ from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, l
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage
-from holdfast.worker.runner import attempt
+from holdfast.worker.runner import chains
 from holdfast.worker.runner.attempt import Runner
 
 SLOTS = 2
@@ -293,7 +293,7 @@ async def test_a_coroutine_that_waits_for_a_slot_gets_it_as_soon_as_a_thread_has
 async def test_an_end_that_the_next_job_of_a_chain_waits_for_wakes_the_loop(
     memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "CHAIN_SECONDS_MAX", 600.0)
+    monkeypatch.setattr(chains, "CHAIN_SECONDS_MAX", 600.0)
     bench = Bench(memory_app)
     bench.runner._lazy = True
     following = structs.replace(lease(9, "thread"), chained=True)

@@ -23,8 +23,9 @@ from holdfast.worker.keeper.chains import CHAINED_MAX, Chains, in_order, lengths
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.processes import guard
 from holdfast.worker.processes.pool import outcomes_after_exit
-from holdfast.worker.runner import attempt
+from holdfast.worker.runner import chains as runner_chains
 from holdfast.worker.runner.attempt import Runner
+from holdfast.worker.runner.chains import Chain, RunnerChains
 
 
 def chain(number: int, task: str = "t", group: str = "g", first: int = 0) -> list[Lease]:
@@ -178,7 +179,7 @@ async def test_the_rest_goes_back_when_one_does_not_succeed(memory_app: WorkerAp
 
 
 async def test_what_has_not_begun_in_time_goes_back(memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "CHAIN_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(runner_chains, "CHAIN_SECONDS_MAX", 0.01)
     bench = Bench(memory_app)
     bench.runner.start(chain(4, "waits"))
     await bench.until(3)
@@ -372,14 +373,14 @@ async def test_cancelling_a_job_of_a_chain_cancels_it_and_not_those_behind_it(
     app: WorkerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.rules = [QueueRule(name="default", group_prefetch=8)]
-    begun, gate, cut = asyncio.Event(), asyncio.Event(), Runner._cut
+    begun, gate, cut = asyncio.Event(), asyncio.Event(), RunnerChains.cut
 
-    def cut_and_go_on(runner: Runner, chain: Any) -> None:
+    def cut_and_go_on(runner: RunnerChains, chain: Chain) -> None:
         cut(runner, chain)
         gate.set()
 
-    monkeypatch.setattr(attempt, "CHAIN_SECONDS_MAX", 1000.0)
-    monkeypatch.setattr(Runner, "_cut", cut_and_go_on)
+    monkeypatch.setattr(runner_chains, "CHAIN_SECONDS_MAX", 1000.0)
+    monkeypatch.setattr(RunnerChains, "cut", cut_and_go_on)
     ran: list[int] = []
 
     @app.task(name="step", group="g")

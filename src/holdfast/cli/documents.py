@@ -290,6 +290,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "renewed_at": iso(worker.renewed_at),
         "expired": worker.expired,
         "paused": portrait.paused,
+        "batches": portrait.batches,
         "runners": msgspec.to_builtins(portrait.runners),
         "runners_left_out": portrait.left_out,
     }

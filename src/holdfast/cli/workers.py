@@ -47,7 +47,7 @@ def workers(ctx: click.Context, session: Session) -> int:
     short = short_ids(job_id for one in portraits.values() for runner in one.runners for job_id in runner.jobs)
     rows: list[tuple[str, ...]] = []
     for worker in found:
-        rows.append(_worker_row(worker, now, paused=portraits[worker.id].paused))
+        rows.append(_worker_row(worker, now, portraits[worker.id]))
         rows += [_runner_row(runner, short) for runner in portraits[worker.id].runners]
         if left_out := portraits[worker.id].left_out:
             rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
@@ -58,7 +58,9 @@ def workers(ctx: click.Context, session: Session) -> int:
 add_ls(workers)
 
 
-def _worker_row(worker: WorkerRecord, now: float, *, paused: bool) -> tuple[str, ...]:
+def _worker_row(worker: WorkerRecord, now: float, status: WorkerStatus) -> tuple[str, ...]:
+    notes = ["paused"] if status.paused else []
+    notes += [f"batches of {most}: {task}" for task, most in status.batches.items()]
     return (
         worker.id,
         worker.host,
@@ -69,7 +71,7 @@ def _worker_row(worker: WorkerRecord, now: float, *, paused: bool) -> tuple[str,
         ago(worker.started_at, now),
         ago(worker.renewed_at, now),
         "",
-        "expired: its jobs are about to be recovered" if worker.expired else "paused" if paused else "",
+        "expired: its jobs are about to be recovered" if worker.expired else ", ".join(notes),
         "",
     )
 

@@ -323,6 +323,9 @@ def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
             "Its handler has not begun: no runner has taken it up yet. The worker takes it back within seconds and "
             "gives it to another runner, or to the store."
         ]
+    batch = portrait.batches.get(job.task)
+    if batch is not None and not any(job.id in one.jobs for one in portrait.runners):
+        return [f"Its task takes up to {batch} jobs in one call: it runs with others, or waits there for them."]
     silent = [one.pid for one in portrait.runners if job.id in one.jobs and not one.responds]
     return [f"Its runner {pid} does not respond: a handler holds its loop or its interpreter." for pid in silent]
 

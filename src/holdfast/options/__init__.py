@@ -9,6 +9,7 @@ from .grouped import Retention, Unique, ungrouped
 from .special import RESET, UNLIMITED, Special
 from .tasks import (
     ARGS_BYTES_MAX,
+    BATCH_WITHIN_SECONDS,
     CALL_OPTIONS,
     NO_KEY,
     RESULT_BYTES_MAX,
@@ -23,6 +24,7 @@ from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, LogJobs, OnFence, QueueOrder,
 
 __all__ = [
     "ARGS_BYTES_MAX",
+    "BATCH_WITHIN_SECONDS",
     "CALL_OPTIONS",
     "COUNT_MAX",
     "LEASE_DEFAULT",

@@ -138,6 +138,9 @@ Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed 
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
 PRIORITY_MAX: Final = 100
+BATCH_MAX: Final = 1000
+BATCH_WITHIN_SECONDS: Final = 0.2
+BATCH_WITHIN_SECONDS_MAX: Final = 60.0
 LIMITS: Final = ("memory_limit", "cpu_limit", "file_limit")
 MEMORY_BYTES_MIN: Final = 32 << 20  # what an interpreter with an app needs for itself, roughly
 
@@ -193,6 +196,9 @@ class TaskOptions:
     aliases: tuple[str, ...] = ()
     subscribes: tuple[str, ...] = ()  # topics: `app.publish` makes a job of this task
     revive: Revival | None = None
+    batch: int | None = None  # up to this many jobs in one call of the handler; None: one job per call
+    batch_within: float | None = None  # how long the first of them waits for others; None: the default
+    batch_of: Callable[..., Any] | None = None  # what its calls' arguments are made into
 
     @classmethod
     def make(cls, **given: Any) -> TaskOptions:
@@ -223,6 +229,7 @@ class TaskOptions:
                 'Say isolation="process" too.'
             )
         check_holding(made)
+        _check_batch(made)
         return made
 
     def for_call(self, stored: bytes | None) -> TaskOptions:
@@ -250,6 +257,34 @@ class TaskOptions:
             )
             for name in dict.fromkeys((self.name, *self.aliases))
         ]
+
+
+def _check_batch(options: TaskOptions) -> None:
+    if options.batch is None:
+        if options.batch_within is not None or options.batch_of is not None:
+            raise ConfigurationError("batch_within= and batch_of= belong to batch handlers. Give batch= too.")
+    elif options.isolation == "process":
+        raise ConfigurationError(
+            'batch= and isolation="process" exclude each other: an isolated job is alone in its process.'
+        )
+
+
+def _batch_within(value: Any) -> float:
+    seconds = to_seconds(value, "batch_within=")
+    if seconds > BATCH_WITHIN_SECONDS_MAX:
+        raise ConfigurationError(
+            f"batch_within= is at most {BATCH_WITHIN_SECONDS_MAX:g} s, not {seconds:g}: meanwhile the jobs wait in a "
+            "worker, which no other one can take them from."
+        )
+    return seconds
+
+
+def _batch_of(value: Any) -> Callable[..., Any] | None:
+    if value is not None and not callable(value):
+        raise ConfigurationError(
+            f"batch_of= takes what makes one call's arguments, such as a dataclass, not {shown(value)}."
+        )
+    return value  # type: ignore[no-any-return]
 
 
 def _chooser(what: str) -> Callable[[Any], Chooser | None]:
@@ -296,6 +331,9 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "aliases": _names("alias", "aliases="),
     "subscribes": _names("topic", "subscribes="),
     "revive": check_revival,
+    "batch": optional_whole("batch=", 1, BATCH_MAX),
+    "batch_within": lambda value: None if value is None else _batch_within(value),
+    "batch_of": _batch_of,
 }
 
 

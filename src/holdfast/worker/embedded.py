@@ -19,6 +19,7 @@ from ..context import UNKNOWN_TASK_DELAY_SECONDS, Resources
 from ..errors import ConfigurationError
 from ..hooks import Chain, Hooks
 from ..options import WorkerOptions
+from .keeper.batches import plan_of
 from .keeper.chains import prefetches
 from .keeper.declare import Declared, declared_by
 from .keeper.keeper import Keeper, Summary
@@ -168,7 +169,8 @@ class EmbeddedWorker:
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
         runners = InProcessRunners(runner, self._app._hub, signals, self._task_names)
-        runners.group_prefetch = prefetches(self._app._queue_rules())
+        runners.batches = plan_of(self._app.tasks.values())
+        runners.group_prefetch = runners.batches.unchained(prefetches(self._app._queue_rules()))
         return runners
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:

@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,12 +27,13 @@ from ...records import (
     Answer,
     ClaimRequest,
     Exchanged,
-    Held,
     Lease,
     Release,
     SettlementWithJobs,
 )
 from . import chains
+from .batches import BatchStarter
+from .begin_marks import BeginMarks
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
@@ -99,13 +99,15 @@ class ExchangeLoop:
         self._job_log = JobLog(options.log_jobs, store.clock)
         # Claim half the slots at a time: one half runs while the store settles and fills the other, so neither side
         # waits. In one process both sides would only alternate on the GIL, and each switch costs.
-        self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if runners.in_processes else options.slots
+        least = CLAIM_JOBS_MIN if runners.in_processes or runners.batches.by_task else options.slots
+        self._claim_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
         self._exchanged_at = 0.0
         self._ahead_from = 0.0  # nothing is claimed ahead before this time
         self._jobs_limit = AdaptiveLimit(self._claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
         self._sweep_limit = AdaptiveLimit(CLAIM_SWEEP_MAX)
-        self._begin_limit = AdaptiveLimit(options.slots)
+        self._begin_marks = BeginMarks(store, runners, signals, ledger, renewal, AdaptiveLimit(options.slots))
+        self._batches = BatchStarter(runners, ledger, self._start_batch)
         self._rotation = QueueRotation(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.left_some = False  # per-task caps may have left jobs behind that another claim brings at once
@@ -141,6 +143,8 @@ class ExchangeLoop:
                         if await drained():
                             signals.closing = True
                         continue
+                if drained is not None and self._runners.gathered.by_task and self.free() and not signals.claim_due:
+                    self._batches.start_all()  # no others come
             except Abandoned:
                 return
             await self.idle()
@@ -155,7 +159,8 @@ class ExchangeLoop:
         if signals.sealed is not None and not self._seal_reported:
             self._report_seal(signals.sealed)
         self._take_in_ended()
-        if (signals.closing or signals.paused) and (self._runners.queued() or self._ledger.chains.behind):
+        unbegun = self._runners.queued() or self._ledger.chains.behind or self._runners.gathered.by_task
+        if unbegun and (signals.closing or signals.paused):
             self._runners.give_back_queued()
             self._take_in_ended()
         most = self.free()
@@ -220,7 +225,10 @@ class ExchangeLoop:
         """How many jobs could start immediately."""
         if self._signals.closing or self._signals.paused or self._renewal.fenced:
             return 0
-        return min(self._jobs_limit.value, self._room_now())
+        room = self._room_now()
+        if self._runners.batches.by_task:
+            room = self._batches.room(room, self._rotation.queues)
+        return min(self._jobs_limit.value, room)
 
     def _room_now(self) -> int:
         return self._runners.room(max(0, self._ledger.spare(self._runners.queued())))
@@ -244,7 +252,7 @@ class ExchangeLoop:
         renewal, ended_at = self._renewal, self._store.clock.steady()
         renewal.call += 1
         isolated = self._runners.most_by_task() if most else {}
-        by_queue, capped, unknown = self._ledger.free_by_queue(), self._ledger.free_by_task(), self._unknown.caps
+        (by_queue, capped), unknown = self._caps(), self._unknown.caps
         if ahead:
             limited = self._runners.limited
             by_queue = {**by_queue, **{queue: min(now, by_queue.get(queue, now)) for queue in limited.queues}}
@@ -293,6 +301,11 @@ class ExchangeLoop:
             self._note_opening(answer.opens_in)
         await self._received(answer.leases)
         return bool(answer.leases)
+
+    def _caps(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """How many more jobs this worker takes of the queues and tasks that it caps."""
+        caps = self._ledger.free_by_queue(), self._ledger.free_by_task()
+        return self._batches.widened(*caps) if self._runners.batches.by_task else caps
 
     def _with_chains(self, request: ClaimRequest) -> ClaimRequest:
         """Ask for consecutive jobs of strict groups, where their queue allows it."""
@@ -489,7 +502,7 @@ class ExchangeLoop:
         self._early = 0
         self._take_in_ended()  # their slots are free, too
         now = self._room_now()
-        free = {**self._ledger.free_by_task(), **self._unknown.caps}
+        free = {**self._caps()[1], **self._unknown.caps}
         if self._runners.group_prefetch:
             leases, strays = chains.in_order(leases)
             self._ledger.add(strays)
@@ -503,20 +516,21 @@ class ExchangeLoop:
         if not self._may_start():  # claimed, but may not start any more: release unused
             self._release(leases)
             return
+        if self._runners.batches.by_task:
+            leases, strays, taken = self._batches.gather(leases)
+            self._release(strays)
+            now = max(0, now - taken)
         marked = [lease for lease in leases if lease.max_stalls == 0]
         if marked:
             self._release([lease for lease in leases if lease.chained])
-            leases = [lease for lease in leases if not lease.chained]
-            leases = [lease for lease in leases if lease.max_stalls != 0]
+            leases = [lease for lease in leases if lease.max_stalls and not lease.chained]
             if len(marked) + len(leases) > now:  # recorded as begun, they must not wait in a runner
                 self._ahead_from = self._store.clock.steady() + AHEAD_AFTER_MARKED_SECONDS
                 excess = [*leases[max(0, now - len(marked)) :], *marked[now:]]
                 self._release(excess)
                 leases, marked = leases[: max(0, now - len(marked))], marked[:now]
-            self._spawn(self._begin(marked))
-        if leases:
-            self._job_log.started(leases)
-            self._runners.start(leases, now - len(marked))
+            self._spawn(self._begin_marks.mark(marked, self._start, self._abandoned_within))
+        self._start(leases, now - len(marked))
 
     def _release(self, leases: Iterable[Lease]) -> None:
         """Give leases back whose jobs were not started."""
@@ -552,40 +566,25 @@ class ExchangeLoop:
             await self._declarations.repeat()  # a task this worker caps lost its own lane
         return fitting
 
-    async def _begin(self, leases: Sequence[Lease]) -> None:
-        """At-most-once jobs: record in the store that they begin before they do. Repeating `begin` is harmless; after a
-        timeout it is repeated for half of them."""
-        tries, left, limit = 0, list(leases), self._begin_limit
-        while left:
-            some = left[: limit.value]
-            try:
-                answers = await self._store.call_within("begin", limit, partial(self._mark, left))
-            except HoldfastError:
-                tries += 1
-                if not (self._renewal.fenced or await self._abandoned_within(backoff(tries))):
-                    continue
-                some, answers = left, [Answer.CANCELLED] * len(left)  # not started: released at no cost
-            left = left[len(some) :]
-            self._begun(some, answers)
+    def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
+        if leases:
+            self._job_log.started(leases)
+            self._runners.start(leases, len(leases) if now is None else now)
 
-    async def _mark(self, leases: Sequence[Lease], most: int) -> list[Answer]:
-        return await self._store.backend.begin([Held(lease.id, lease.token) for lease in leases[:most]])
+    def _start_batch(self, leases: list[Lease]) -> None:
+        """A batch is full, or its time is up."""
+        if not self._may_start():
+            self._release(leases)
+            self._signals.wake.set()
+            return
+        if marked := [lease for lease in leases if lease.max_stalls == 0]:
+            self._spawn(self._begin_marks.mark(marked, self._start_together, self._abandoned_within))
+        self._start_together([lease for lease in leases if lease.max_stalls])
 
-    def _begun(self, leases: Sequence[Lease], answers: Sequence[Answer]) -> None:
-        start: list[Lease] = []
-        for lease, answer in zip(leases, answers, strict=True):
-            if answer is Answer.LOST:
-                self._ledger.busy.pop(lease.token, None)
-                if self._ledger.leases.pop(lease.token, None) is not None:
-                    self._runners.leases_lost([lease])
-            elif answer is Answer.OK and lease.token in self._ledger.leases and self._may_start():
-                start.append(lease)
-            else:  # if a cancel was requested, the store cancels the job instead; for a lost lease this is a no-op
-                self._signals.ended.append(Release(id=lease.id, token=lease.token))
-        if start:
-            self._job_log.started(start)
-            self._runners.start(start, len(start))
-        self._signals.wake.set()
+    def _start_together(self, leases: list[Lease]) -> None:
+        if leases:
+            self._job_log.started(leases)
+            self._runners.start_batch(leases)
 
     # ------------------------------------------------------------------ waiting for work
 

@@ -23,6 +23,7 @@ from ...lifecycle import Settlement
 from ...options import WorkerOptions
 from ...records import Command, Held, Lease, Release, Renewal, WorkerRecord
 from . import identity
+from .batches import Together
 from .chains import Chains
 from .runners import Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient, backoff
@@ -329,6 +330,7 @@ class Ledger:
         self.leases: dict[str, Lease] = {}  # by token
         self.busy: dict[str, Lease] = {}  # by token; outlives `leases` if the handler of a lost lease has not stopped
         self.chains = Chains()  # of those that are busy
+        self.together = Together()  # batches of those that are busy
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
@@ -345,21 +347,28 @@ class Ledger:
 
     def spare(self, queued: int) -> int:
         """Slots that are free, if `queued` of the jobs wait for one; below 0: more are taken than should be."""
-        return self._slots - len(self.busy) + queued + self.chains.behind
+        return self._slots - len(self.busy) + queued + self.chains.behind + self.together.behind
 
     def free_by_queue(self) -> Mapping[str, int]:
         """Free slots of queues with their own cap."""
         if not self._slots_by_queue:
             return {}
-        taken = Counter(lease.queue for lease in self.busy.values())
+        taken = Counter(lease.queue for lease in self._first())
         return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
 
     def free_by_task(self) -> Mapping[str, int]:
         """Free slots of tasks with their own cap."""
         if not self._slots_by_task:
             return {}
-        taken = Counter(lease.task for lease in self.busy.values())
+        taken = Counter(lease.task for lease in self._first())
         return {task: max(0, cap - taken[task]) for task, cap in self._slots_by_task.items()}
+
+    def _first(self) -> Iterable[Lease]:
+        """Those that are busy, one for each slot."""
+        together = self.together
+        if not together.of:
+            return self.busy.values()
+        return [lease for token, lease in self.busy.items() if not together.is_behind(token)]
 
     def add(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -371,6 +380,8 @@ class Ledger:
             self.busy.pop(end.token, None)
             if self.chains.of:
                 self.chains.drop(end.token)
+            if self.together.of:
+                self.together.drop(end.token)
             lease = self.leases.get(end.token)
             if lease is None:
                 continue  # lost meanwhile: no outcome to send

@@ -26,12 +26,14 @@ from ... import events, logs
 from ...clock import Clock
 from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
-from ...lifecycle import Ending, Settlement, StallVerdict, State, stall_verdict
+from ...lifecycle import Ending, Settlement, State
 from ...options import LogJobs
 from ...records import Lease, Recovered
 from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus
-from ...worker_status import draw
+from ...worker_status import RunnerView, draw
+from .batches import BatchPlan, Gathered
 from .chains import CHAINED_MAX
+from .crashes import crash_events
 from .meter import Meter
 
 if TYPE_CHECKING:
@@ -408,6 +410,8 @@ class Runners(ABC):
         self.broken = False  # no job can be run any more
         self.limited = Limited()
         self.group_prefetch: Mapping[str, int] = {}  # by queue, where it is above 1
+        self.batches = BatchPlan()
+        self.gathered = Gathered(signals.post)
 
     # ------------------------------------------------------------------ specific to each implementation
 
@@ -457,6 +461,10 @@ class Runners(ABC):
         behind the one before them, when that has succeeded. Only the first of a chain counts."""
 
     @abstractmethod
+    def start_batch(self, leases: Sequence[Lease]) -> None:
+        """Start one attempt for all of these jobs of a batch task."""
+
+    @abstractmethod
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None: ...
 
     @abstractmethod
@@ -497,8 +505,18 @@ class Runners(ABC):
 
     def status(self) -> bytes | None:
         """The encoded worker status for the worker's row."""
-        paused, tasks = self.signals.paused, self.task_names()
-        return draw((), unknown=self.unknown, paused=paused, tasks=tasks, group_prefetch=self.group_prefetch)
+        return self.drawn(())
+
+    def drawn(self, views: Sequence[RunnerView], unbegun: Sequence[str] = ()) -> bytes:
+        return draw(
+            views,
+            unbegun,
+            self.unknown,
+            paused=self.signals.paused,
+            tasks=self.task_names(),
+            group_prefetch=self.group_prefetch,
+            batches=self.batches.sizes() if self.batches.by_task else {},
+        )
 
     @abstractmethod
     def task_names(self) -> Iterable[str]:
@@ -555,38 +573,8 @@ class Runners(ABC):
     def settled(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
         """The events of a settlement that the store accepted."""
         if settlement.ending is Ending.STALLED:
-            return self._crashed(lease, settlement)
+            return crash_events(lease, settlement, self.worker)
         return events.of_settlement(lease, settlement, self.worker)
-
-    def _crashed(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
-        """Events of a process death; the worker has logged it when it happened."""
-        facts, alone = events.about(lease, self.worker), settlement.alone
-        state = state_after_crash(lease, alone=alone)
-        stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)
-        if settlement.failure is None or settlement.failure.reason != "crash":
-            logs.job_stalled(lease.id, lease.task, self.worker, stalls, shared_stalls, state)
-        holder = self.worker
-        seen: list[events.Event] = [
-            events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
-        ]
-        if state == "dead":
-            reason = settlement.failure.reason if settlement.failure is not None else "crash"
-            seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
-        return seen
-
-
-def state_after_crash(lease: Lease, *, alone: bool) -> str:
-    """The job's state after its process died. The store decides by the lease's counts; only a pending cancel is unknown
-    here."""
-    verdict = stall_verdict(
-        stalls=lease.stalls,
-        shared_stalls=lease.shared_stalls,
-        max_stalls=lease.max_stalls,
-        alone=alone,
-        begun=True,
-        cancel_requested=False,
-    )
-    return "dead" if verdict is StallVerdict.BURY else "ready"
 
 
 class InProcessRunners(Runners):
@@ -626,16 +614,22 @@ class InProcessRunners(Runners):
     def start(self, leases: Sequence[Lease], now: int) -> None:
         self._call(self._runner.start, leases)
 
+    def start_batch(self, leases: Sequence[Lease]) -> None:
+        self._call(self._runner.start_batch, leases)
+
     def give_back_queued(self) -> None:
+        self.gathered.give_back()
         self._call(self._runner.cut_chains)
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
+        leases = self.gathered.withdraw(leases)
         if leases:
             marked = [(lease.id, lease.token) for lease in leases]
             self._runner.warn(marked, reason)  # takes effect even if the loop is blocked
             self._call(self._runner.stop, marked, reason)
 
     def stop_all(self, reason: Stop) -> None:
+        self.gathered.give_back()
         self._runner.warn_all()
         self._call(self._runner.stop_all, reason)
 

@@ -36,10 +36,12 @@ from ...lifecycle import Ending, Failure, Settlement
 from ...options import TaskOptions
 from ...records import Lease, Release
 from ...retry import RetryPolicy
-from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
+from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView
+from ..keeper.batches import batch_plan
 from ..keeper.chains import prefetches
+from ..keeper.crashes import state_after_crash
 from ..keeper.reports import Reports
-from ..keeper.runners import Runners, Signals, limited_by, state_after_crash
+from ..keeper.runners import Runners, Signals, limited_by
 from . import guard, protocol
 from .resource_limits import OUT_OF_MEMORY, children_of
 from .runner_process import AHEAD_MAX, Assignment, RunnerProcess, Stage, how_it_ended
@@ -142,6 +144,7 @@ class Pool(Runners):
         return min(AHEAD_MAX, max(least, int(runner.slots * AHEAD_SECONDS / max(seconds, 1e-6))))
 
     def give_back_queued(self) -> None:
+        self.gathered.give_back()
         for runner in self.spawner.shared:
             if runner.waiting:
                 self._end([Release(id=lease.id, token=lease.token) for lease in self.take_back(runner)])
@@ -198,13 +201,26 @@ class Pool(Runners):
         self._spread(shared, now)
         self.serve_waiting()
 
+    def start_batch(self, leases: Sequence[Lease]) -> None:
+        single = [lease for lease in leases if lease.id in self._lost]  # must not overlap: see `start`
+        together = [lease for lease in leases if lease.id not in self._lost]
+        ready = [one for one in self.spawner.shared if one.stage is Stage.READY]
+        runner = max(ready, key=lambda one: (one.room, self._room_ahead(one, one.room)), default=None)
+        fits = 0
+        if runner is not None and together and (runner.room or self._room_ahead(runner, 0)):
+            fits = runner.give_batch(together)
+            self.monitor.expect(runner, together[:fits])
+        for lease in single:
+            self._follow(self._lost[lease.id], lease)
+        self._end([Release(id=lease.id, token=lease.token) for lease in together[fits:]])
+
     def _lost_groups(self) -> set[tuple[str, str | None]]:
         """Groups in which a lost attempt of a chained job, or of one with jobs chained to it, is still running."""
         jobs = [job for runner in {*self._lost.values()} for job in runner.jobs.values() if job.lease.id in self._lost]
         return {(job.lease.queue, job.lease.group) for job in jobs if job.lease.chained}
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
-        for lease in leases:
+        for lease in self.gathered.withdraw(leases):
             runner = self._holder(lease.token)
             if runner is None:
                 self._stop_waiting(lease)
@@ -267,14 +283,7 @@ class Pool(Runners):
         ]
 
     def status(self) -> bytes:
-        return draw(
-            self.runner_views(),
-            self.unbegun(),
-            self.unknown,
-            paused=self.signals.paused,
-            tasks=self.task_names(),
-            group_prefetch=self.group_prefetch,
-        )
+        return self.drawn(self.runner_views(), self.unbegun())
 
     async def stacks(self) -> list[tuple[str, str]]:
         """Of all runners at once; one that is stuck in C code shows its Python stacks, too."""
@@ -370,16 +379,16 @@ class Pool(Runners):
         return lease.id in self._lost
 
     def reroute(self, leases: Sequence[Lease]) -> None:
-        """Re-dispatch reclaimed jobs to a runner with room; release the rest, and jobs that were chained to others.
+        """Re-dispatch reclaimed jobs to a runner with room; release the rest, and those of chains and batches.
 
         Never to a runner that has not noticed yet that it lost one of them. With two copies under one token the first
         would begin by the flag of the second, and its end would be taken for the second's.
         """
-        single = [lease for lease in leases if not lease.chained]
+        single = [lease for lease in leases if not lease.chained and lease.task not in self.batches.by_task]
         avoid = [one for one in self.spawner.shared if any(lease.token in one.taken for lease in single)]
         now = sum(runner.room for runner in self.spawner.shared if runner not in avoid)
         self._spread(single[:now], now, avoid)
-        back = [*single[now:], *(lease for lease in leases if lease.chained)]
+        back = [*single[now:], *(lease for lease in leases if lease not in single)]
         self._end([Release(id=lease.id, token=lease.token) for lease in back])
 
     def _holder(self, token: str) -> RunnerProcess | None:
@@ -407,7 +416,8 @@ class Pool(Runners):
             self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
             self.limited = limited_by(hello.declared)
-            self.group_prefetch = prefetches(hello.declared.queues)
+            self.batches = batch_plan(task.batching for task in hello.tasks)
+            self.group_prefetch = self.batches.unchained(prefetches(hello.declared.queues))
             self._on_hello(hello)
         runner.send(protocol.Name(self.worker))
         self._request_retry_decisions()
@@ -671,7 +681,7 @@ def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, sta
         id=lease.id,
         token=lease.token,
         ending=Ending.STALLED,
-        alone=runner.slots == 1 and not runner.others_died_too,
+        alone=runner.slots == 1 and not runner.others_died_too and not runner.together.others(lease.token),
         failure=Failure(reason="crash", text=text, traceback=stacks),
     )
 

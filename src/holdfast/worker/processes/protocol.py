@@ -28,7 +28,7 @@ from ...lifecycle import Settlement
 from ...records import Lease, Release, SettlementWithJobs
 from ..keeper.declare import Declared
 
-VERSION = 6
+VERSION = 7
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
@@ -65,6 +65,7 @@ class Start(Frame, frozen=True, tag=2):
 
     flags: list[int]
     leases: list[Lease]
+    together: bool = False  # as one batch
 
 
 class Halt(Frame, frozen=True, tag=3):
@@ -128,6 +129,13 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     aliases: tuple[str, ...]
     retries: int | None  # retry limit; None: unlimited
     retain: float
+    batch: int | None = None
+    batch_within: float | None = None
+
+    @property
+    def batching(self) -> tuple[Sequence[str], str, int | None, float | None]:
+        """How its jobs are gathered, as `batch_plan` takes it."""
+        return (self.name, *self.aliases), self.queue, self.batch, self.batch_within
 
 
 class Hello(Frame, frozen=True, tag=20):

@@ -59,6 +59,8 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
             task.defaults.aliases,
             task.defaults.retry.limit,
             task.defaults.retain,
+            task.defaults.batch,
+            task.defaults.batch_within,
         )
         for task in app.tasks.values()
     ]
@@ -150,7 +152,7 @@ class RunnerEndpoint(asyncio.Protocol):
             self._flags[lease.token] = flag
         if self._limits is not None:
             self._set_limits(leases[0])
-        self._runner.start(leases)
+        (self._runner.start_batch if frame.together else self._runner.start)(leases)
 
     def _set_limits(self, lease: Lease) -> None:
         task = self._app.find_task(lease.task)

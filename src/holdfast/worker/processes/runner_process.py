@@ -20,6 +20,7 @@ from ...clock import read_steady
 from ...context import Outcome, Stop
 from ...errors import ConfigurationError
 from ...records import Lease
+from ..keeper.batches import Together
 from ..keeper.chains import CHAINED_MAX, Chains
 from ..runner.output import OutputPipe
 from . import protocol
@@ -27,6 +28,7 @@ from .protocol import BeginFlags, make_file
 
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
+BATCHED_MAX = 4000  # jobs that it may hold besides the first of each batch
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
 TELL_BYTES_MAX = 1 << 20  # maximum backlog of events for a runner that does not read
@@ -98,13 +100,16 @@ class RunnerProcess(asyncio.Protocol):
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
         chained = 0 if dedicated else CHAINED_MAX
-        begin_flags = make_file(flags + chained)
+        batched = 0 if dedicated else BATCHED_MAX
+        begin_flags = make_file(flags + chained + batched)
         self.dump_fd = os.memfd_create("holdfast-stacks") if hasattr(os, "memfd_create") else make_file(1)
         self.begin_flags = BeginFlags(begin_flags)
         self._free_flags = list(range(flags))
         self._chain_flags = list(range(flags, flags + chained))  # of chained jobs
-        self._chained_from = flags
+        self._batch_flags = list(range(flags + chained, flags + chained + batched))
+        self._chained_from, self._batched_from = flags, flags + chained
         self.chains = Chains()
+        self.together = Together()
         self.output = OutputPipe() if dedicated else None
         self.fds: tuple[int, ...] = (theirs.detach(), begin_flags, self.dump_fd)
         if self.output is not None:
@@ -142,8 +147,8 @@ class RunnerProcess(asyncio.Protocol):
 
     @property
     def _units(self) -> int:
-        """How many slots its jobs take or wait for: a chain takes one."""
-        return len(self.jobs) - self.chains.behind
+        """How many slots its jobs take or wait for: a chain takes one, and so does a batch."""
+        return len(self.jobs) - self.chains.behind - self.together.behind
 
     @property
     def queued(self) -> int:
@@ -184,6 +189,18 @@ class RunnerProcess(asyncio.Protocol):
             self.chains.add(leases)
         self.send(protocol.Start(flags, list(leases)))
 
+    def give_batch(self, leases: Sequence[Lease]) -> int:
+        """Send jobs that start together; returns how many of them it could take."""
+        some = leases[: len(self._batch_flags) + 1]
+        flags = [self._free_flags.pop(), *(self._batch_flags.pop() for _ in some[1:])]
+        now, batch = read_steady(), dict[str, None]()
+        for flag, lease in zip(flags, some, strict=True):
+            self.begin_flags.clear(flag)
+            self.jobs[lease.token] = Assignment(lease, flag, now)
+            self.together.join(lease.token, batch)
+        self.send(protocol.Start(flags, list(some), together=True))
+        return len(some)
+
     def drop(self, token: str) -> Assignment | None:
         """A job has ended: free its begin flag. Return None if it is not assigned any more."""
         job = self.jobs.pop(token, None)
@@ -192,14 +209,21 @@ class RunnerProcess(asyncio.Protocol):
             if flag is not None:
                 self._free_flag(flag)
             return None
-        if self.chains.of:
-            self.chains.drop(token)
+        self._leave(token)
         self._free_flag(job.flag)
         self.done += 1
         return job
 
     def _free_flag(self, flag: int) -> None:
-        (self._free_flags if flag < self._chained_from else self._chain_flags).append(flag)
+        chained = self._chain_flags if flag < self._batched_from else self._batch_flags
+        (self._free_flags if flag < self._chained_from else chained).append(flag)
+
+    def _leave(self, token: str) -> None:
+        """It leaves its chain or batch, if it has one."""
+        if self.chains.of:
+            self.chains.drop(token)
+        if self.together.of:
+            self.together.drop(token)
 
     def take_back(self, keep: Container[str] = ()) -> list[Lease]:
         """Take back every job that has not begun, except those with these ids."""
@@ -211,8 +235,7 @@ class RunnerProcess(asyncio.Protocol):
         if self.begun(job) or not self.begin_flags.take_back(job.flag):
             return False
         del self.jobs[job.lease.token]
-        if self.chains.of:
-            self.chains.drop(job.lease.token)
+        self._leave(job.lease.token)
         self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
         return True
 

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import (
     CURRENT,
-    NOT_COMMITTED,
     STOPPED,
     UNKNOWN_TASK_DELAY_SECONDS,
     CancelRequested,
@@ -43,25 +42,25 @@ from ...context import (
     returned,
     settlement_for,
     settlement_of,
-    slows_queue,
     stack_of,
-    timed_out,
     traceback_of,
     undecodable,
     unstartable,
 )
 from ...lifecycle import Ending, Settlement
 from ...records import Lease, Release
+from .chains import RunnerChains
+from .outcomes import conclude
 
 if TYPE_CHECKING:
     from ...hooks import Chain
     from ...options import TaskOptions
     from ...task import Task
+    from .batches import Batch
 
 COLLECT_SECONDS = 0.005  # ends of threads that have their next job wait this long for others: waking the loop is dear
 COLLECT_PART = 4  # … while more jobs wait than this part of the slots, a quarter
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
-CHAIN_SECONDS_MAX = 1.0  # give back jobs of a chain that have not begun within this time
 CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
 _EAGER = sys.version_info >= (3, 12)
 
@@ -70,7 +69,7 @@ class Run:
     """A running attempt."""
 
     __slots__ = (
-        *("began", "context", "entered", "handle", "lease", "options"),
+        *("batch", "began", "context", "entered", "handle", "lease", "options"),
         *("seconds", "stack", "stop", "successor", "task", "thread_id", "timer"),
     )
 
@@ -83,16 +82,10 @@ class Run:
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
+        self.batch: Batch | None = None  # the one it belongs to, of a task with batch=
 
 
-class _Chain:
-    """The jobs of a group that follow one that was started, each when the one before has succeeded."""
-
-    __slots__ = ("rest", "timer")
-
-    def __init__(self) -> None:
-        self.rest: deque[Lease] = deque()
-        self.timer: asyncio.TimerHandle | None = None
+End = tuple[Run, Outcome, BaseException | None]
 
 
 class Runner:
@@ -132,7 +125,9 @@ class Runner:
         self._resources = Resources() if resources is None else resources
         self._slots = slots
         self._queue: deque[Lease] = deque()  # claimed ahead: they start when a slot is free
-        self._chains: dict[str, _Chain] = {}  # by the token of the job before the rest
+        self._batches: deque[list[Lease]] = deque()  # the same, of jobs that start together
+        self._behind = 0  # runs besides the first of each batch: a batch takes one slot
+        self._chains = RunnerChains(self.loop, self._end_unstarted)
         self._starting = False
         self._coroutines = 0  # how many of the runs are async handlers
         self._seconds = 0.0  # how long handlers ran that ended since the last hand-over
@@ -140,7 +135,7 @@ class Runner:
         self._ended: list[Ended] = []
         self._handing_over = False
         self._flushing: asyncio.TimerHandle | None = None  # hands over soon what ended in chains
-        self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
+        self._from_threads: deque[End] = deque()
         self._collecting = False  # a thread has woken the loop to collect, which it has not done yet
         self._lazy = False  # a timer collects: threads need not wake the loop
 
@@ -149,8 +144,8 @@ class Runner:
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now or, if all slots are taken, as soon as one is free."""
         chained = any(lease.chained for lease in leases)
-        for lease in self._unchained(leases) if chained else leases:
-            if len(self.runs) < self._slots or lease.id in self.runs or self._goes_to_threads(lease):
+        for lease in self._chains.add(leases) if chained else leases:
+            if self._has_room or lease.id in self.runs or self._goes_to_threads(lease):
                 self._start_or_follow(lease)
             else:
                 self._queue.append(lease)
@@ -158,46 +153,43 @@ class Runner:
             self._lazy = True
             self.loop.call_later(COLLECT_SECONDS, self._collect_by_timer)
 
-    def _unchained(self, leases: Sequence[Lease]) -> list[Lease]:
-        """The first lease of each chain; the rest follows when the one before has succeeded, or goes back in time."""
-        first: list[Lease] = []
-        for lease in leases:
-            if lease.chained:
-                chain = self._chains.setdefault(first[-1].token, _Chain())
-                chain.rest.append(lease)
-            else:
-                first.append(lease)
-        for lease in first:
-            if lease.token in self._chains:
-                chain = self._chains[lease.token]
-                chain.timer = self.loop.call_later(CHAIN_SECONDS_MAX, self._cut, chain)
-        return first
+    @property
+    def _has_room(self) -> bool:
+        return len(self.runs) - self._behind < self._slots
 
-    def _continue_chain(self, before: Lease, *, succeeded: bool) -> bool:
-        """Let the next job of a chain start; False: the chain is over, and what is left of it was given back."""
-        chain = self._chains.pop(before.token)
-        if not (succeeded and chain.rest):
-            self._cut(chain)
-            return False
-        following = chain.rest.popleft()
-        if chain.rest:
-            self._chains[following.token] = chain
-        elif chain.timer is not None:
-            chain.timer.cancel()
-        self._queue.appendleft(following)  # not started here: handlers that end in their first step would recurse
-        return True
+    def start_batch(self, leases: Sequence[Lease]) -> None:
+        """Start one attempt for all of these jobs of a task with batch=, now or as soon as a slot is free."""
+        if self._has_room:
+            self._start_together(leases)
+        else:
+            self._batches.append(list(leases))
 
-    def _cut(self, chain: _Chain) -> None:
-        """Give back what has not begun of a chain."""
-        if chain.timer is not None:
-            chain.timer.cancel()
-        while chain.rest:
-            self._end_unstarted(chain.rest.popleft())
+    def _start_together(self, leases: Sequence[Lease]) -> None:
+        from .batches import Batch  # which knows this module
+
+        task = self._find_task(leases[0].task) if leases else None
+        new = [] if task is None or not task.is_batch else [one for one in leases if self._may_start(one)]
+        for lease, end in [(one, unstartable(one, options_for(task.defaults, one.options))) for one in new if task]:
+            if end is not None:
+                new.remove(lease)
+                leases = [one for one in leases if one is not lease]
+                self._end_with(end)
+        others = [one for one in leases if one not in new]
+        try:
+            if task is not None and new:
+                Batch(self, task, new).start()
+        except Exception as fault:
+            for lease in new:
+                self._could_not_start(lease, fault)
+        for lease in others:
+            self._start_or_follow(lease)
+
+    def _may_start(self, lease: Lease) -> bool:
+        return not (self.barred or lease.token in self._stop_requests or lease.id in self.runs)
 
     def cut_chains(self) -> None:
         """Give back what has not begun of any chain."""
-        for chain in list(self._chains.values()):
-            self._cut(chain)
+        self._chains.cut_all()
 
     def _start_or_follow(self, lease: Lease) -> None:
         running = self.runs.get(lease.id)
@@ -224,8 +216,10 @@ class Runner:
         if self._starting:  # a handler that ended in its first step: the loop below goes on
             return
         self._starting = True
-        while self._queue and len(self.runs) < self._slots:
+        while self._queue and self._has_room:
             self._start_or_follow(self._queue.popleft())
+        while self._batches and self._has_room:
+            self._start_together(self._batches.popleft())
         self._starting = False
 
     def take_seconds(self) -> float:
@@ -245,8 +239,11 @@ class Runner:
                 for lease in [lease for lease in self._queue if lease.token == token]:
                     self._queue.remove(lease)
                     self._end_unstarted(lease)
-                for chain in [one for one in self._chains.values() if any(x.token == token for x in one.rest)]:
-                    self._cut(chain)
+                for batch in self._batches:
+                    for lease in [lease for lease in batch if lease.token == token]:
+                        batch.remove(lease)
+                        self._end_unstarted(lease)
+                self._chains.cut_with(token)
                 continue
             if run.lease.token == token:
                 self._request_stop(run, reason)
@@ -257,18 +254,18 @@ class Runner:
     def stop_all(self, reason: Stop) -> None:
         """Tell every attempt to stop. Those that have not begun are given back."""
         self.cut_chains()
-        while self._queue:
-            self._end_unstarted(self._queue.popleft())
-        for call in self._pool.withdraw():
-            if isinstance(call, _ThreadCall):
-                self._forget(call.run)
-                self._end_unstarted(call.run.lease)
-                if call.run.successor is not None:
-                    self._end_unstarted(call.run.successor)
+        waiting: list[Lease] = [*self._queue, *(lease for batch in self._batches for lease in batch)]
+        self._queue.clear()
+        self._batches.clear()
+        for run in self._withdrawn():
+            self._forget(run)
+            waiting += [run.lease] if run.successor is None else [run.lease, run.successor]
+        for lease in waiting:
+            self._end_unstarted(lease)
         for run in list(self.runs.values()):
             if run.successor is not None:
-                waiting, run.successor = run.successor, None
-                self._end_unstarted(waiting)
+                successor, run.successor = run.successor, None
+                self._end_unstarted(successor)
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
                 self._end(run, STOPPED, None)
             else:
@@ -315,6 +312,9 @@ class Runner:
         if task is None:
             self._give_back_unknown(lease)
             return
+        if task.is_batch:  # alone
+            self._start_together([lease])
+            return
         options = options_for(task.defaults, lease.options)
         if (end := unstartable(lease, options)) is not None:
             self._end_with(end)
@@ -331,7 +331,7 @@ class Runner:
             run.timer = self.loop.call_later(timeout, self._overrun, run)
         self._coroutines += task.is_async
         if not task.is_async:
-            self._pool.submit(_ThreadCall(self, run))
+            self._pool.submit(ThreadCall(partial(self._attempt_in_thread, run), (run,)))
             if self._pool.refused:
                 self._withdraw()
         elif _EAGER:
@@ -343,9 +343,12 @@ class Runner:
 
     def _withdraw(self) -> None:
         """The system refuses more threads: release the jobs waiting for one, so that other workers can take them."""
-        waiting = [call.run for call in self._pool.withdraw() if isinstance(call, _ThreadCall)]
-        for run in waiting:
+        for run in self._withdrawn():
             self._could_not_start(run.lease, None)
+
+    def _withdrawn(self) -> list[Run]:
+        """The attempts that no thread has taken yet, taken out of the threads' queue."""
+        return [run for call in self._pool.withdraw() if isinstance(call, ThreadCall) for run in call.runs]
 
     def _could_not_start(self, lease: Lease, fault: BaseException | None) -> None:
         """Release a job that never began, after a short delay: if nothing can start here, it must not spin."""
@@ -360,6 +363,8 @@ class Runner:
     def _forget(self, run: Run) -> None:
         del self.runs[run.lease.id]
         self._coroutines -= run.task.is_async
+        if run.batch is not None and run.batch.drop():
+            self._behind -= 1
         if run.timer is not None:
             run.timer.cancel()
 
@@ -430,7 +435,10 @@ class Runner:
                     outcome, error = returned(context, task, value)
                 self._after_call()
         run.seconds = time.monotonic() - run.began
-        self._from_threads.append((run, outcome, error))
+        self._ended_in_thread([(run, outcome, error)])
+
+    def _ended_in_thread(self, ends: Sequence[End]) -> None:
+        self._from_threads.extend(ends)
         if not self._collecting and not (self._lazy and self._threads_are_busy()):
             self._collecting = True
             try:
@@ -444,7 +452,7 @@ class Runner:
 
     def _threads_are_busy(self) -> bool:
         """Whether every thread that ends a job has its next one already, so that nobody waits for this loop."""
-        others = self._queue or self._coroutines or self._chains  # the next job of a chain waits for an end
+        others = self._queue or self._coroutines or self._chains.after  # the next job of a chain waits for an end
         return self._pool.waiting > self._slots // COLLECT_PART and not others
 
     def _collect(self) -> None:
@@ -487,45 +495,31 @@ class Runner:
         ran = run.seconds
         if run.began:
             ran = ran or time.monotonic() - run.began
-            self._seconds += ran
+            self._seconds += ran if run.batch is None else 0.0  # the call of a batch counts once
         if self._on_end is not None:
             self._on_end(run.context)
         if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT and not run.context._settled:  # common
             end: Ended = settlement_for(lease.id, lease.token, outcome, retain=run.options.retain, ran=ran)
         else:
-            end = self._conclude(run, outcome, error)
+            end = conclude(run, outcome, error, self._reports)
             if isinstance(end, Settlement):
                 end = replace(end, ran=ran)
         if run.context._children is not None:
             end = run.context._children.stored_with(end)
         self._ended.append(end)
         succeeded = type(end) is Settlement and end.ending is Ending.SUCCEEDED  # with jobs it may still be refused
-        if self._chains and lease.token in self._chains and self._continue_chain(lease, succeeded=succeeded):
+        after = self._chains.after
+        following = self._chains.next(lease, succeeded=succeeded) if after and lease.token in after else None
+        if following is not None:
+            self._queue.appendleft(following)  # not started here: handlers that end in their first step would recurse
             if self._flushing is None:  # the outcomes of a chain travel together
                 self._flushing = self.loop.call_later(CHAIN_HAND_OVER_SECONDS, self._flush)
         elif not self._handing_over:
             self._hand_over_soon()
         if run.successor is not None:
             self._start(run.successor)
-        if self._queue:
+        if self._queue or self._batches:
             self._start_next()
-
-    def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
-        """Decide how the attempt ends, given its outcome and why it was told to stop, if it was."""
-        lease, stop, options, kind = run.lease, run.stop, run.options, outcome.kind
-        if stop is Stop.LOST:
-            return Gone(lease.id, lease.token)
-        if stop is Stop.CANCELLED:
-            outcome, error = STOPPED, None
-        elif stop is Stop.TIMED_OUT:
-            outcome, error = timed_out(options.timeout, run.stack), None
-        elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
-            return interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
-        elif error is not None and slows_queue(error):
-            self._reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
-        elif run.context._settled and kind is OutcomeKind.RETURNED:
-            outcome = NOT_COMMITTED
-        return settlement_of(lease, options, outcome, error)
 
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
@@ -548,8 +542,8 @@ class Runner:
 
     def _end_with(self, ended: Ended) -> None:
         self._ended.append(ended)
-        if self._chains and ended.token in self._chains:
-            self._cut(self._chains.pop(ended.token))
+        if self._chains.after and ended.token in self._chains.after:
+            self._chains.cut(self._chains.after.pop(ended.token))
         if not self._handing_over:
             self._hand_over_soon()
 
@@ -573,6 +567,8 @@ class Runner:
         if reason <= run.stop:
             return
         run.stop = reason
+        if run.batch is not None:
+            run.batch.stopped()
         # A task cancelled before its first step would never enter the pipeline. It checks `context.cancelled` then.
         if run.entered and run.handle is not None:
             run.handle.cancel()
@@ -594,16 +590,16 @@ class Runner:
         return events.about(lease, self.worker)
 
 
-class _ThreadCall:
-    """A sync handler's attempt, queued for a thread."""
+class ThreadCall:
+    """A sync handler's attempt, queued for a thread, and its runs: one, or those of a batch."""
 
-    __slots__ = ("_context", "_runner", "run")
+    __slots__ = ("_attempt", "_context", "runs")
 
-    def __init__(self, runner: Runner, run: Run) -> None:
-        self._runner, self.run, self._context = runner, run, contextvars.copy_context()
+    def __init__(self, attempt: Callable[[], None], runs: Sequence[Run]) -> None:
+        self._attempt, self.runs, self._context = attempt, runs, contextvars.copy_context()
 
     def __call__(self) -> None:
-        self._context.run(self._runner._attempt_in_thread, self.run)
+        self._context.run(self._attempt)
 
 
 def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
