@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .codec import Codec, decode_plain, encode_result
 from .context import CancelRequested, Snooze
@@ -227,13 +227,12 @@ class Replay:
                 outcome = b"[]"
             else:
                 await self._fall_asleep(number, name, timeout, found)
-                raise AssertionError("unreachable")
             await self._keep(NewStep(kind="wait", name=name, number=number, value=outcome))
             return self._outcome(name, decode_plain(outcome), timeout, default)
         finally:
             self._over(name)
 
-    async def _fall_asleep(self, number: int, name: str, timeout: float | None, found: Step | None) -> None:
+    async def _fall_asleep(self, number: int, name: str, timeout: float | None, found: Step | None) -> NoReturn:
         """Store that this lease waits, then snooze. A signal that comes in between makes the snooze end at once."""
         if self._skips_time:
             raise ConfigurationError(

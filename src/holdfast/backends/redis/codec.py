@@ -136,8 +136,12 @@ def new_step(step: NewStep) -> tuple[Any, ...]:
     return (step.kind, step.name, step.number, _or_false(step.delay))
 
 
-def step(member: bytes, packed: bytes | None) -> Step:
-    """Decode a step from its member of `steps` and its values."""
+def steps(found: Sequence[Sequence[bytes]]) -> list[Step]:
+    """Decode steps from members of `steps` and their values; what is not ours is left out, and flaws lists it."""
+    return [_step(member, *packed) for member, *packed in found if member.count(b"\0") >= 2]
+
+
+def _step(member: bytes, packed: bytes | None = None) -> Step:
     escaped, kind, name = member.split(b"\0", 2)
     try:
         number, value, until, at, fence = unpack(packed or b"")
@@ -145,8 +149,8 @@ def step(member: bytes, packed: bytes | None) -> Step:
         number, value, until, at, fence = 0, False, False, 0.0, 0
     return Step(
         job_id=escaped.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode(),
-        kind=cast(StepKind, kind.decode()),
-        name=name.decode(),
+        kind=cast(StepKind, kind.decode(errors="replace")),
+        name=name.decode(errors="replace"),
         number=number,
         value=None if value is False else value.encode(),  # JSON: always text
         until=None if until is False else float(until),

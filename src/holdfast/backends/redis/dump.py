@@ -133,7 +133,7 @@ def _line(pieces: Pieces) -> dict[str, Any]:
 
 
 def _dump(
-    small: Sequence[list[bytes]],
+    small: Sequence[list[Any]],
     jobs: Iterable[Pieces],
     letters: Mapping[bytes, bytes],
     group_flows: Sequence[bytes],
@@ -161,7 +161,7 @@ def _dump(
             ),
             "marks": tuple(mark_row(job["id"], mark) for job, _, packed in ordered for mark in codec.marks(packed)),
             "edges": tuple(map(codec.plain, codec.edges(edges, dependents))),
-            "steps": tuple(codec.plain(codec.step(*one)) for one in steps),
+            "steps": tuple(map(codec.plain, codec.steps(steps))),
             "dependents": tuple(codec.edge_counts(dependents)),
             "propagating": tuple({"parent": parent.decode()} for parent in sorted(propagating)),
         },

@@ -72,7 +72,7 @@ class MoveVerbs:
             edges = tuple(codec.edge(*one) for one in reply)
             return Shipment(part=part, edges=edges, after=position_of(edges[-1]) if len(edges) == limit else None)
         if part == "steps":
-            steps = tuple(codec.step(*one) for one in reply)
+            steps = tuple(codec.steps(reply))
             return Shipment(part=part, steps=steps, after=place_of_step(steps[-1]) if len(steps) == limit else None)
         # A change of a task's lane is applied to ready jobs page by page; a seal may come before the last page.
         lanes = await self._lanes()

@@ -89,7 +89,7 @@ class Reader:
 
     async def steps(self, job_id: str) -> Steps:
         now, found = await self._run("steps", job_id)
-        return Steps(now=float(now), steps=tuple(codec.step(*one) for one in found))
+        return Steps(now=float(now), steps=tuple(codec.steps(found)))
 
     async def rollups(self, query: RollupQuery) -> list[Rollup]:
         """Page by page: a script blocks the whole server."""
