@@ -73,6 +73,7 @@ class Replay:
         self._loaded_at: float | None = None
         self._store_now = 0.0
         self._by_number: dict[int, Step] = {}
+        self._numbers: dict[str, int] = {}
         self._others: dict[tuple[StepKind, str], Step] = {}  # what has no number: signals, versions, the state
 
     # ------------------------------------------------------------------ the store
@@ -95,6 +96,7 @@ class Replay:
     def _remember(self, step: Step) -> None:
         if step.number:
             self._by_number[step.number] = step
+            self._numbers[step.name] = step.number
         else:
             self._others[step.kind, step.name] = step
 
@@ -144,9 +146,9 @@ class Replay:
         await self._load()
         found = self._by_number.get(number)
         if found is None:
-            if name in {step.name for step in self._by_number.values()}:
-                places = [place for place, step in self._by_number.items() if step.name == name]
-                raise StepsChanged(self._context.id, number, None, f"{kind} {name!r}, which was number {places[0]}")
+            if name in self._numbers:
+                was = f"{kind} {name!r}, which was number {self._numbers[name]}"
+                raise StepsChanged(self._context.id, number, None, was)
             if self._context.cancelled:
                 raise CancelRequested
             return None
