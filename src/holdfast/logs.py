@@ -302,13 +302,15 @@ def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None
     )
 
 
-def job_put_off(lease: Lease, run: float, delay: float) -> None:
+def job_put_off(lease: Lease, run: float, delay: float, signal: str | None = None) -> None:
+    """A snooze; `signal` is what it waits for."""
     jobs_logger.info(
-        "job %s (%s) snoozed on attempt %d: ran %s, again in %s",
+        "job %s (%s) snoozed on attempt %d: ran %s, again %s %s",
         lease.id,
         lease.task,
         lease.attempt,
         _seconds(run),
+        "in" if signal is None else f"when signal {signal!r} comes, or in",
         _seconds(delay),
         extra={"event": "snoozed", **job_facts(lease), "run_seconds": round(run, 6), "delay_seconds": delay},
     )

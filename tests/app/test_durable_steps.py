@@ -423,3 +423,14 @@ def test_a_plain_job_asks_the_store_nothing(memory_app: Holdfast, monkeypatch: p
 
     assert plain.enqueue() and memory_app.work(drain=True).succeeded == 1
     assert asked == []
+
+
+def test_the_log_tells_what_a_job_waits_for(memory_app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    @memory_app.task(name="pay")
+    def pay(ctx: Context) -> None:
+        ctx.wait_for("paid", timeout=60)
+
+    pay.enqueue()
+    with caplog.at_level("INFO"):
+        memory_app.work(drain=True)
+    assert "again when signal 'paid' comes, or in 60" in caplog.text

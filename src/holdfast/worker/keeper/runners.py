@@ -281,7 +281,7 @@ class JobLog:
                 logs.job_dead(lease, settlement, run)
         elif self._each and self._room(1):
             if ending is Ending.SNOOZED:
-                logs.job_put_off(lease, run, settlement.delay)
+                logs.job_put_off(lease, run, settlement.delay, settlement.reason)
             elif ending is Ending.CANCELLED:
                 logs.job_cancelled(lease, run)
 
