@@ -17,7 +17,7 @@ from tests.moving.stage import fresh_url
 
 pytestmark = pytest.mark.chaos
 
-KILLS = int(os.environ.get("HOLDFAST_STEP_KILLS", "10"))  # per store; docs/decisions/0047 has a longer run
+KILLS = int(os.environ.get("HOLDFAST_STEP_KILLS", "6"))  # per store; docs/decisions/0047 has a longer run
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.chaos.stepping"])

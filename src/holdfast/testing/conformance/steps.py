@@ -163,7 +163,7 @@ async def a_job_that_succeeded_and_is_retried_begins_without_steps(world: World)
     same(await names(world, other.id), ["step charge"], "those of another job")
 
 
-@case_for_each(["delete", "prune", "prune of many"])
+@case_for_each(["delete", "prune"])
 async def steps_go_with_their_job(world: World, how: str) -> None:
     lease, other = await running(world), await running(world, id="job-000001x")
     await keep(world, lease, STEP, WAIT)
