@@ -24,18 +24,19 @@ async def a_call_that_extends_a_window_prolongs_it_from_now_whatever_the_state(w
     """R102."""
     holder = await world.put(state, key="k", key_window=WINDOW)
     before = await world.row(holder.id)
+    beside = {"group": before["group"]}  # a key is unique within a shard
     world.advance(400.0)
-    same(await rival(world, on_conflict="extend", key_window=WINDOW), Enqueued(holder.id, False), "answer")
+    same(await rival(world, on_conflict="extend", key_window=WINDOW, **beside), Enqueued(holder.id, False), "answer")
     after = await world.get(holder.id)
     same(after.created_at + (after.key_window or 0.0), world.now + WINDOW, "the end of the window")
     changed = changed_columns(before, await world.row(holder.id))
     same(changed - {"prune_at"}, {"key_window"}, "what changed")
     async with world.unchanged("a shorter one"):
-        same(await rival(world, on_conflict="extend", key_window=5.0), Enqueued(holder.id, False), "answer")
+        same(await rival(world, on_conflict="extend", key_window=5.0, **beside), Enqueued(holder.id, False), "answer")
     world.advance(WINDOW - 1.0)
-    await kept(world, holder.id)
+    await kept(world, holder.id, **beside)
     world.advance(1.0)
-    assert (await rival(world)).created, "the window has passed"
+    assert (await rival(world, **beside)).created, "the window has passed"
 
 
 @case

@@ -349,7 +349,7 @@ async def the_two_scopes_know_nothing_of_each_other(world: World) -> None:
 @case_for_each(sorted(LIVE))
 async def a_freed_key_is_the_next_jobs_and_its_former_holder_goes_on(world: World, state: State) -> None:
     """R101."""
-    former = await world.put(state, key="k", group="g" if state is State.WAITING else None)
+    former = await world.put(state, key="k")
     before = await world.row(former.id)
     freed = await world.backend.free_key(former.id, world.now, by="ann")
     same((freed.holds_key, freed.state), (False, state), "the former holder")
@@ -357,7 +357,7 @@ async def a_freed_key_is_the_next_jobs_and_its_former_holder_goes_on(world: Worl
     same((await world.backend.marks(former.id))[-1], Mark(kind="free_key", at=world.now, by="ann"), "mark")
     async with world.unchanged("freeing what is free"):
         await world.backend.free_key(former.id, world.now, by="bob")
-    heir = (await rival(world, queue=freed.queue)).id
+    heir = (await rival(world, queue=freed.queue, group=freed.group)).id  # a key is unique within a shard
     assert heir != former.id
     if state is State.RUNNING:
         assert former.lease is not None
@@ -365,7 +365,7 @@ async def a_freed_key_is_the_next_jobs_and_its_former_holder_goes_on(world: Worl
         await world.is_in(former.id, State.SUCCEEDED)
     else:
         await world.backend.cancel(former.id, world.now)
-    await kept(world, heir, queue=freed.queue)
+    await kept(world, heir, queue=freed.queue, group=freed.group)
     async with world.refused(StateConflict, "retry while the heir is live"):
         await world.backend.retry(former.id, world.now)
 
