@@ -132,12 +132,12 @@ def test_a_store_that_goes_away_ends_it_and_the_rest_can_be_done_later(
     backend = app._backend
     real, calls = backend.cancel, 0
 
-    async def cut_off(job_id: str, now: float | None = None, *, by: str = "") -> Any:
+    async def cut_off(job_id: str, now: float | None = None, **more: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > 40:
             raise BackendUnavailable("gone")
-        return await real(job_id, now, by=by)
+        return await real(job_id, now, **more)
 
     monkeypatch.setattr(backend, "cancel", cut_off)
     first = app.bulk("cancel", "queue:mail")
