@@ -13,8 +13,8 @@ from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import coverage
 from holdfast.inspection.coverage import AppFacts, Service, judge_service, look_at_service
 from holdfast.inspection.machine import Finding
-from holdfast.lifecycle import State
-from holdfast.records import NewJob, Pause, WorkerRecord
+from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.records import ClaimRequest, GroupRecord, NewJob, Pause, QueueRule, WorkerRecord
 from holdfast.worker_status import RunnerView, draw
 
 WORKER = WorkerRecord(id="w", queues=("mail", "pdf"), isolates=True, running=2)
@@ -63,6 +63,7 @@ EXPIRED = replace(WORKER, id="x", expired=True)
         ({"workers": [replace(WORKER, queues=("mail",))]}, {"tasks": "note"}),
         ({"waiting": {"send": 2, "gone": 5}}, {"unknown": "wrong"}),
         ({"pauses": [Pause(queue="mail")]}, {"pauses": "note"}),
+        ({"stopped": [GroupRecord(queue="mail", name="ann", limit=1, stopped_by="j1")]}, {"stopped": "note"}),
         ({"workers": [STUCK]}, {"runners": "note"}),
         ({"workers": [replace(WORKER, portrait=draw([], unknown=["new"]))]}, {"deploy": "wrong"}),
         ({"workers": [WORKER, replace(WORKER, id="o", portrait=draw([], unknown=["new"]))]}, {"deploy": "note"}),
@@ -109,3 +110,23 @@ def test_the_store_is_read_in_bounded_pages(monkeypatch: pytest.MonkeyPatch) -> 
     many = asyncio.run(look(20, tasks=True))
     assert (many.looked_at, many.more) == (8, True)
     assert asyncio.run(look(6, tasks=False)).looked_at == 0
+
+
+def test_groups_that_a_dead_job_stops_are_found() -> None:
+    async def scene() -> Service:
+        backend = MemoryBackend()
+        await backend.open()
+        await backend.declare([QueueRule(name="mail", on_dead="stop"), QueueRule(name="pdf")])
+        jobs = [
+            NewJob(id=f"{queue}{n}", task="t", queue=queue, group="ann") for queue in ("mail", "pdf") for n in (1, 2)
+        ]
+        await backend.enqueue(jobs)
+        await backend.register(WORKER)
+        claimed = await backend.claim(ClaimRequest(worker="w", call=1, queues=("mail", "pdf"), most=2))
+        dead = [Settlement(id=one.id, token=one.token, ending=Ending.BURIED) for one in claimed.leases]
+        await backend.settle(dead)
+        return await look_at_service(backend, tasks=False)
+
+    service = asyncio.run(scene())
+    assert [(group.queue, group.name, group.stopped_by) for group in service.stopped] == [("mail", "ann", "mail1")]
+    assert "mail ann (1)" in finding(service, "stopped").text

@@ -12,12 +12,13 @@ from msgspec import Struct
 
 from ..backends.contract import Backend
 from ..lifecycle import UNSTARTED, State
-from ..records import JobQuery, Pause, WorkerRecord
+from ..records import GroupRecord, JobQuery, Pause, WorkerRecord
 from ..worker_status import read
 from .machine import Finding, fine, note, wrong
 
 PAGE = 500
 JOBS_LOOKED_AT_MAX = 5000
+GROUPS_LOOKED_AT_MAX = 500  # of each queue
 NAMES_SHOWN = 5
 
 
@@ -36,6 +37,7 @@ class Service(Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerRecord] = ()
     counts: Mapping[str, Mapping[State, int]] = {}
     pauses: Sequence[Pause] = ()
+    stopped: Sequence[GroupRecord] = ()  # groups that a dead job stops, among those examined
     waiting: Mapping[str, int] = {}  # task → unstarted jobs, among those examined
     looked_at: int = 0
     more: bool = False  # there are older ones that were not examined
@@ -56,10 +58,18 @@ async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
         workers=await backend.workers(),
         counts=await backend.count(),
         pauses=await backend.pauses(),
+        stopped=await _stopped_groups(backend),
         waiting=waiting,
         looked_at=looked_at,
         more=more,
     )
+
+
+async def _stopped_groups(backend: Backend) -> list[GroupRecord]:
+    """Look at groups only in queues whose rule can stop one."""
+    queues = [queue.name for queue in await backend.queues() if queue.on_dead == "stop"]
+    found = [group for queue in queues for group in await backend.groups(queue, limit=GROUPS_LOOKED_AT_MAX)]
+    return [group for group in found if group.stopped_by is not None]
 
 
 def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
@@ -69,6 +79,8 @@ def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding
     findings += _workers_without_task(service)
     if service.pauses:
         findings.append(_pauses(service.pauses))
+    if service.stopped:
+        findings.append(_stopped(service.stopped))
     if app is not None:
         findings += [_own_queues(service, app), _unknown(service, app)]
         findings += _embedded(service, app)
@@ -160,6 +172,15 @@ def _pauses(pauses: Sequence[Pause]) -> Finding:
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     text = f"paused: {', '.join(names[:NAMES_SHOWN])}{more}."
     return note("pauses", text, "`holdfast resume` ends a pause.", paused=names)
+
+
+def _stopped(groups: Sequence[GroupRecord]) -> Finding:
+    """Groups that wait for somebody to act on a dead job."""
+    waiting = {f"{group.queue} {group.name}": group.counts.get(State.WAITING, 0) for group in groups}
+    dead = {f"{group.queue} {group.name}": group.stopped_by for group in groups}
+    text = f"groups stopped by a dead job, with the number of jobs that wait: {_with_numbers(waiting)}."
+    step = "Revive or discard the dead job, or pass it: `holdfast resume --queue QUEUE --group GROUP --skip-dead`."
+    return note("stopped", text, step, stopped=dead)
 
 
 def _own_queues(service: Service, app: AppFacts) -> Finding:
