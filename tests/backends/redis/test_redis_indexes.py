@@ -62,7 +62,7 @@ def _list_live(job: dict[str, Any], found: Indexes) -> None:
         due = struct.pack(">dQ", max(0.0, job["due_at"]), job["seq"])
         found["scheduled"][_place(queue, job["group"]) + held + due + job_id] = 0.0
         found["due"][struct.pack(">Q", job["seq"]) + job_id] = job["due_at"]
-    if job["group"] and (state in "rx" or (state == "s" and job["held"])):
+    if job["group"] and (state in "rx" or (state in "sd" and job["held"])):
         found["play"][_place(queue, job["group"]) + job_id] = 0.0
 
 
