@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from graphlib import TopologicalSorter
+from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -179,6 +180,55 @@ class FlowGraph(Struct, frozen=True):
         ]
         return "\n".join(["digraph flow {", "  rankdir=LR;", "  node [shape=box];", *lines, "}"])
 
+    def svg(self) -> str:
+        """The graph as a drawing, parents left of their children, coloured by state: SVG for a browser or a report."""
+        depth: dict[str, int] = {}
+        rows: Counter[int] = Counter()
+        places: dict[str, tuple[int, int]] = {}
+        for job in self.jobs:  # parents come first
+            column = depth[job.id] = max((depth[parent] + 1 for parent in job.after), default=0)
+            places[job.id] = (MARGIN + column * (BOX[0] + GAP[0]), MARGIN + rows[column] * (BOX[1] + GAP[1]))
+            rows[column] += 1
+        width = MARGIN + len(rows) * (BOX[0] + GAP[0]) - GAP[0] + MARGIN
+        height = MARGIN + max(rows.values()) * (BOX[1] + GAP[1]) - GAP[1] + MARGIN
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            'font-family="sans-serif" font-size="12">',
+            *(_curve(places[parent], places[job.id]) for job in self.jobs for parent in job.after),
+            *(_box(job, *places[job.id]) for job in self.jobs),
+            "</svg>",
+        ]
+        return "\n".join(lines)
+
+
+NAME_CHARS_MAX = 26  # of a task in a drawing
+MARGIN, BOX, GAP = 10, (190, 38), (60, 12)  # of a drawing, in pixels: width and height
+COLOURS = {  # of a box, by state
+    State.SCHEDULED: "#b8c4d6",
+    State.WAITING: "#c9c2e0",
+    State.READY: "#9cc3f0",
+    State.RUNNING: "#f5cf6b",
+    State.SUCCEEDED: "#9ad3a5",
+    State.CANCELLED: "#d0d0d0",
+    State.DEAD: "#f0a09a",
+}
+
+
+def _curve(parent: tuple[int, int], child: tuple[int, int]) -> str:
+    x, y, to_x, to_y = parent[0] + BOX[0], parent[1] + BOX[1] // 2, child[0], child[1] + BOX[1] // 2
+    middle = (x + to_x) // 2
+    return f'<path d="M{x} {y} C{middle} {y} {middle} {to_y} {to_x} {to_y}" fill="none" stroke="#888"/>'
+
+
+def _box(job: FlowJob, x: int, y: int) -> str:
+    name = job.task if len(job.task) <= NAME_CHARS_MAX else f"…{job.task[1 - NAME_CHARS_MAX :]}"
+    return (
+        f"<g><title>{escape(job.task)} {escape(job.id)}</title>"
+        f'<rect x="{x}" y="{y}" width="{BOX[0]}" height="{BOX[1]}" rx="5" fill="{COLOURS[job.state]}"/>'
+        f'<text x="{x + 8}" y="{y + 16}">{escape(name)}</text>'
+        f'<text x="{x + 8}" y="{y + 31}" fill="#333">{escape(job.id[-8:])} {job.state.value}</text></g>'
+    )
+
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
@@ -228,10 +278,9 @@ class FlowRun(Generic[R]):
         return await self._app._store.acall(partial(self._cancel, by))
 
     def retry_failed(self, *, by: str = "") -> int:
-        """Run the jobs again that died or were cancelled, once their parents have succeeded; returns how many.
+        """Run the jobs again that died or were cancelled, each when its parents have succeeded; returns how many.
 
-        What only went with a parent comes back with it, and is not counted. What was cancelled by itself does not wait
-        for its parents any more: if they are to run again, too, call this again when they have succeeded.
+        What only went with a parent comes back with it, and is not counted.
         """
         forbid_running_loop("flow.retry_failed()", "flow.aretry_failed()")
         return self._app._store.call(partial(self._retry_failed, by))
@@ -274,15 +323,22 @@ class FlowRun(Generic[R]):
         return done
 
     async def _retry_failed(self, by: str, backend: Backend) -> int:
-        done = 0
         graph = await graph_of(backend, self.id)
         states = {job.id: job.state for job in graph.jobs}
-        for job in graph.jobs:
-            if job.state in (State.DEAD, State.CANCELLED) and {states[id] for id in job.after} <= {State.SUCCEEDED}:
-                record = await backend.get(job.id)
-                if record is not None and record.state is job.state and record.reason != "parent":
-                    verb = backend.revive if job.state is State.DEAD else backend.retry
-                    done += await _done(verb(job.id, by=by))
+        failed = [job for job in graph.jobs if job.state in (State.DEAD, State.CANCELLED)]
+        first: list[FlowJob] = []  # those that wait for nobody
+        done = 0
+        for job in reversed(failed):  # children first: they follow their parents when those come back
+            record = await backend.get(job.id)
+            if record is None or record.state is not job.state or record.reason == "parent":
+                continue  # it went with a parent, and comes back with it
+            waits = any(states[id] is not State.SUCCEEDED for id in job.after)
+            if waits and await _done(backend.rejoin(job.id, by=by)):
+                done += 1
+            else:
+                first.append(job)
+        for job in first:
+            done += await _done((backend.revive if job.state is State.DEAD else backend.retry)(job.id, by=by))
         return done
 
 

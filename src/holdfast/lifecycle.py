@@ -156,6 +156,7 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
         None: "Only jobs that have not started can be edited.",
     },
     Verb.DELETE: {None: "Cancel it first, and delete it when it has ended."},
+    "rejoin": {None: "Only dead and cancelled jobs with parents that have not succeeded can wait for them again."},
     "join": {None: "It no longer waits for others: its batch is over. Use a new one, or none."},
     "discard": {None: "It was revived: its letter closes when it succeeds. Or cancel it first."},
 }

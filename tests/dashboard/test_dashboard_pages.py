@@ -473,6 +473,21 @@ def test_a_job_s_page_leads_to_jobs_of_its_key_or_group(app: Holdfast, jobs: dic
     asyncio.run(walk())
 
 
+def test_a_job_s_page_leads_to_its_parents_and_children(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        child = await app.tasks["mail.send"].options(after=[jobs["ready"]]).aenqueue("later")
+        page = await visitor.page(f"/job?id={child.id}")
+        assert "it waits for them" in page
+        assert jobs["ready"] in page
+        page = await visitor.page(f"/job?id={jobs['ready']}")
+        assert "they wait for it" in page
+        assert child.id in page
+        assert "Children" not in await visitor.page(f"/job?id={jobs['scheduled']}")
+
+    asyncio.run(walk())
+
+
 def test_the_system_page_tells_versions_size_and_schema(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))

@@ -269,6 +269,9 @@ class ReferenceBackend(Backend):
             self._store.refill_touched()
             return reading.job_record(row)
 
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._brought_into_play(operating.rejoin, job_id, now, by)
+
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._brought_into_play(operating.revive, job_id, now, by)
 

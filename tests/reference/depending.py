@@ -70,7 +70,7 @@ def link(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall
                 due_at=job.due_at,
             )
             _keep(store, edge)
-        _resolve(store, store.jobs[job.id], wall)
+        resolve(store, store.jobs[job.id], wall)
 
 
 def _keep(store: Store, edge: Edge) -> None:
@@ -107,7 +107,7 @@ def propagate(store: Store, wall: float, limit: int) -> int:
         for edge in edges:
             assert row is not None
             _keep(store, replace(edge, status=edge_status(edge.status, row.state, edge.on_parent_failure)))
-            _resolve(store, store.jobs[edge.child], wall)
+            resolve(store, store.jobs[edge.child], wall)
             note(store)
         if len(edges) < limit - done:
             store.propagating.pop(parent, None)
@@ -121,7 +121,7 @@ def _out_of_line(store: Store, row: Row) -> list[Edge]:
     return sorted(found, key=lambda edge: (STATUSES.index(edge.status), edge.child))
 
 
-def _resolve(store: Store, row: Row, wall: float) -> None:
+def resolve(store: Store, row: Row, wall: float) -> None:
     edges = _edges_of(store, row.id)
     failed = [edge.parent for edge in edges if edge.status == "failed"]
     if row.state in (State.DEAD, State.CANCELLED) and row.reason == "parent" and not failed:
@@ -143,6 +143,12 @@ def _resolve(store: Store, row: Row, wall: float) -> None:
         due_at = max(wall, wanted) if wanted is not None else wall + (edges[0].delay or 0.0)
         expires_at = None if row.expires_at is None else due_at + (row.expires_at - DUE_AFTER_PARENTS)
         store.move(row, State.SCHEDULED, due_at=due_at, expires_at=expires_at)
+
+
+def waits_in_vain(store: Store, row: Row) -> bool:
+    """Whether a job has ended, and has parents that have not succeeded."""
+    ended = row.state in (State.DEAD, State.CANCELLED) and row.reason not in ("superseded", "discarded")
+    return ended and any(edge.status != "met" for edge in _edges_of(store, row.id))
 
 
 def _fail(store: Store, row: Row, parent: str, edge: Edge, wall: float) -> None:

@@ -171,6 +171,16 @@ def run_now(store: Store, job_id: str, wall: float, by: str = "") -> Row:
     return row
 
 
+def rejoin(store: Store, job_id: str, wall: float, by: str = "") -> Row:
+    row = find(store, job_id)
+    if not depending.waits_in_vain(store, row):
+        raise state_conflict(job_id, "rejoin", row.state)
+    row.reason = "parent"
+    store.mark(row, "retry", wall, by=by)
+    depending.resolve(store, row, wall)
+    return row
+
+
 def revive(store: Store, job_id: str, wall: float, by: str = "", verb: str = "revive") -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:

@@ -501,6 +501,14 @@ class Backend(Reader):
         """Run a finished job again with fresh budgets. On a dead one: revive. Key held elsewhere: StateConflict."""
 
     @abstractmethod
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        """Let a dead or cancelled job be decided by its parents again, of which at least one has not succeeded.
+
+        R89. Its reason becomes "parent", and R84 decides: it waits again if none of its edges failed, else it comes
+        back when they do. Any other job: StateConflict; also one that is superseded or discarded.
+        """
+
+    @abstractmethod
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         """Remove a dead letter; its job stays dead, reason "discarded", prunable. Revived and live: StateConflict."""
 

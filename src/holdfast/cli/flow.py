@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("id")
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz: holdfast flow ID --dot | dot -Tsvg > flow.svg")
+@click.option("--svg", is_flag=True, help="Print a drawing: holdfast flow ID --svg > flow.svg")
 @click.option("--cancel", is_flag=True, help="Cancel all jobs of it that have not finished.")
 @click.option("--retry-failed", is_flag=True, help="Run the jobs of it again that died or were cancelled.")
 @session_options
-def flow(session: Session, id: str, dot: bool, cancel: bool, retry_failed: bool) -> int:
+def flow(session: Session, id: str, dot: bool, svg: bool, cancel: bool, retry_failed: bool) -> int:
     """Show the jobs that wait for one another.
 
     ID is any of them: its id, or a beginning or end of it that no other job has.
     """
-    if sum((dot, cancel, retry_failed)) > 1:
-        raise click.UsageError("give one of --dot, --cancel and --retry-failed.")
+    if sum((dot, svg, cancel, retry_failed)) > 1:
+        raise click.UsageError("give one of --dot, --svg, --cancel and --retry-failed.")
     with session.store() as app:
         run = app.flow(find_id(app, id))
         if cancel or retry_failed:
@@ -40,8 +41,8 @@ def flow(session: Session, id: str, dot: bool, cancel: bool, retry_failed: bool)
                 session.print.line(f"{done} {'cancelled' if cancel else 'will run again'}")
             return Exit.DONE
         graph = run.graph()
-    if dot:
-        session.print.line(graph.dot())
+    if dot or svg:
+        session.print.line(graph.dot() if dot else graph.svg())
     elif session.as_json:
         jobs = [{"id": job.id, "task": job.task, "state": job.state.value, "after": job.after} for job in graph.jobs]
         counts = {state.value: count for state, count in graph.counts.items()}

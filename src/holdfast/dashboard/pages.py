@@ -67,6 +67,7 @@ async def job(visit: Visit) -> tuple[str, Values]:
         **await _timeline(visit, found),
         "actions": _job_actions(visit, found, letter),
         "related": [row(visit, visit.reads.as_job(record)) for record in await visit.reads.related(found)],
+        "relatives": await visit.reads.relatives(id),
         "worker": await _worker(visit, found.worker),
         "editable": found.state in UNSTARTED and visit.may("operate"),
         "plain_args": visit.access.payload and visit.args(found.task, found.args) == words.plain(found.args),

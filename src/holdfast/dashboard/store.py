@@ -21,6 +21,7 @@ from ..backends import Address, parse_url
 from ..backends.contract import Backend
 from ..bulk import BulkResult, BulkSettings
 from ..cron.api import Backfilled, Entry
+from ..edges import Relatives
 from ..errors import HoldfastError, TaskNotRegistered
 from ..inspection.audit import Audit
 from ..inspection.coverage import judge_service, look_at_service
@@ -53,6 +54,7 @@ KEPT_MAX = 200  # results of reads
 CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
 GROUPS_MAX = 200
 RELATED_MAX = 6
+RELATIVES_MAX = 10  # parents, and children, that a job's page shows
 LETTERS_MAX = 1000
 AUDIT_MAX = 20_000  # jobs of a store that is audited for a page
 
@@ -196,6 +198,10 @@ class Reads:
         """How many match, up to a cap."""
         read = partial(self._app.acount, query, by=by)
         return await self._keep(f"count {by} {query}", TALLY_SECONDS, read, by_cost=True)
+
+    async def relatives(self, id: str) -> Relatives:
+        """The jobs that a job waits for or waited for, and those that wait for it."""
+        return await self._app.arelatives(id, limit=RELATIVES_MAX)
 
     async def related(self, job: Job[Any]) -> list[JobRecord]:
         """The newest other jobs of its key, else of its group."""

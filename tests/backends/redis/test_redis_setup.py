@@ -285,6 +285,8 @@ def test_a_full_server_refuses_only_what_brings_more_work() -> None:
         "enqueue",
         "link",
         "record",
+        "rejoin",
+        "rejoin",
         "revive",
         "settle_with",
         "signal",

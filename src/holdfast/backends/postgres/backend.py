@@ -487,6 +487,9 @@ class PostgresBackend(Backend):
     async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("free_key.call", now, id=job_id, by=_storable(by))
 
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("revive.rejoin", now, id=job_id, by=_storable(by))
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return as_letter(await self._write("discard.call", id=job_id, by=_storable(by), now=now))
 

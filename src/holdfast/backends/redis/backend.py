@@ -429,6 +429,9 @@ class RedisBackend(Backend):
     async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("free_key", now, job_id, by)
 
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("rejoin", now, job_id, by)
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         [packed] = await self._run("discard", now, job_id, by)
         return codec.letter(packed)

@@ -40,7 +40,7 @@ READING = (
 )
 # Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
 # and settle until the server has room again.
-FILLING = ("carry", "edit", "enqueue", "link", "record", "revive", "settle_with", "signal", "tick")
+FILLING = ("carry", "edit", "enqueue", "link", "record", "rejoin", "revive", "settle_with", "signal", "tick")
 DRAINING = (
     "annotate",
     "answer",

@@ -314,6 +314,9 @@ class ShardedBackend(ShardedReader, Backend):
     ) -> JobRecord:
         return await self._where_it_is(lambda store: store.signal(job_id, name, value, now, by=by))
 
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.rejoin(job_id, now, by=by))
+
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._where_it_is(lambda store: store.revive(job_id, now, by=by))
 

@@ -267,6 +267,9 @@ class SqliteVerbs(Backend):
     async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("free_key", lambda tx: operate.free_key_of(tx, job_id, by), now)
 
+    async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("rejoin", lambda tx: operate.rejoin(tx, job_id, by), now)
+
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return await self._write("discard", lambda tx: operate.discard(tx, job_id, by), now)
 

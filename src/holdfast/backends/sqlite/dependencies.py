@@ -8,6 +8,7 @@ formulas.edge_status.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -144,6 +145,19 @@ def _resolve(tx: Transaction, child: str) -> None:
         due = max(tx.now, wanted) if wanted is not None else tx.now + (delay or 0.0)
         expires = None if expires_at is None else due + (expires_at - DUE_AFTER_PARENTS)
         tx.cursor.execute(SQL["dependencies.due"], (due, expires, seq))
+
+
+def follow_parents(tx: Transaction, job: dict[str, Any]) -> bool:
+    """Let a dead or cancelled job be what its edges say; False if it is none that they can decide about."""
+    row = tx.cursor.execute(SQL["dependencies.child"], (job["id"],)).fetchone()
+    if row is None:
+        return False
+    seq, state, _, _, reason, pending, *_ = row
+    if state not in (State.DEAD, State.CANCELLED) or not pending or reason in ("superseded", "discarded"):
+        return False
+    tx.cursor.execute(SQL["dependencies.because_of_parent"], (seq,))
+    _resolve(tx, job["id"])
+    return True
 
 
 def _fail(tx: Transaction, child: str, policy: str) -> None:

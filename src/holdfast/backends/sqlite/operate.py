@@ -99,6 +99,18 @@ def run_now(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     return done(tx, job_id)
 
 
+def rejoin(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
+    """Let a job that ended by itself be decided by its parents again."""
+    from .dependencies import follow_parents
+
+    tx.refuse_sealed()
+    job = job_of(tx, job_id)
+    if not follow_parents(tx, job):
+        raise state_conflict(job_id, "rejoin", job["state"])
+    settle.mark(tx, job["seq"], "retry", by=by)
+    return done(tx, job_id)
+
+
 def due_now(tx: Transaction, job: dict[str, Any]) -> None:
     """Bring a scheduled job into play at once, as promote does."""
     tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))

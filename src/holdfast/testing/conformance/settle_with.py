@@ -316,3 +316,55 @@ async def relatives_are_read_in_pages(world: World) -> None:
     same(found, sorted([lease.id, *(one.id for one in members)]), "all parents")
     same([one.id for one in (await world.backend.relatives(lease.id)).children], [last], "the child")
     same((await world.backend.relatives(lease.id, beyond=last)).children, (), "children beyond it")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Waiting again
+
+
+@case
+async def a_cancelled_job_waits_for_its_parents_again(world: World) -> None:
+    lease = await parent(world)
+    waiting = await world.enqueue(group=TOGETHER, after=(lease.id,))
+    await world.backend.cancel(waiting, now=world.now)
+    again = await world.backend.rejoin(waiting, now=world.now, by="ann")
+    same((again.state, again.due_at), (State.SCHEDULED, DUE_AFTER_PARENTS), "the job")
+    await world.end(lease)
+    await world.claim_one(waiting)
+
+
+@case_for_each([State.DEAD, State.CANCELLED])
+async def a_job_whose_parents_failed_comes_back_with_them(world: World, ended: State) -> None:
+    lease = await parent(world)
+    waiting = await world.enqueue(group=TOGETHER, after=(lease.id,))
+    if ended is State.DEAD:
+        await world.backend.bury(waiting, "no", now=world.now)
+    else:
+        await world.backend.cancel(waiting, now=world.now)
+    await world.end(lease, Ending.BURIED)
+    same((await world.backend.rejoin(waiting, now=world.now)).state, ended, "the job, as long as its parent is dead")
+    await world.backend.revive(lease.id, now=world.now)
+    await waits(world, waiting, 1)
+    await world.end(await world.claim_one(lease.id))
+    await world.claim_one(waiting)
+
+
+@case_for_each(list(State))
+async def only_a_job_with_parents_waits_again(world: World, state: State) -> None:
+    start = await world.put(state)
+    async with world.refused(StateConflict, f"rejoin of a job without parents that is {state}"):
+        await world.backend.rejoin(start.id, now=world.now)
+
+
+@case
+async def a_job_that_waits_or_may_run_is_not_made_to_wait_again(world: World) -> None:
+    lease = await parent(world)
+    waiting = await world.enqueue(group=TOGETHER, after=(lease.id,))
+    async with world.refused(StateConflict, "rejoin of a job that waits"):
+        await world.backend.rejoin(waiting, now=world.now)
+    await world.end(lease)
+    await world.backend.cancel(waiting, now=world.now)
+    async with world.refused(StateConflict, "rejoin of a job whose parents have succeeded"):
+        await world.backend.rejoin(waiting, now=world.now)
+    async with world.refused(JobNotFound, "rejoin of no job"):
+        await world.backend.rejoin("nobody", now=world.now)

@@ -447,7 +447,7 @@ class DependencyWalk(Walk):
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(world, seed)
         self.steps += [(12, self.enqueue_after), (6, self.exchange), (6, self.settle), (3, self.wait)]
-        self.steps += [(4, self.settle_with), (4, self.enqueue_before)]
+        self.steps += [(4, self.settle_with), (4, self.enqueue_before), (4, self.rejoin)]
         self.steps += [(6, self.checkpoint), (4, self.signal)]
 
     async def step(self) -> tuple[str, object]:
@@ -493,6 +493,11 @@ class DependencyWalk(Walk):
         self.jobs.setdefault(job.id, job)
         self.ids.append(job.id)
         return answer
+
+    async def rejoin(self) -> object:
+        """Let a job that has ended be decided by its parents again."""
+        job_id = self._job()
+        return None if job_id is None else (await self.world.backend.rejoin(job_id, now=self.world.now)).state
 
     async def enqueue_before(self) -> object:
         """Give a job that may wait for others one more parent."""

@@ -216,6 +216,23 @@ BEGIN
     END IF;
 END $$
 
+-- :: function_rejoin
+-- A dead or cancelled job is decided by its parents again. What is counted of its edges is locked first, as by propagate.
+CREATE OR REPLACE FUNCTION holdfast.rejoin(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    waits integer := (SELECT d.pending FROM holdfast.dependents d WHERE d.child = named FOR UPDATE);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    IF j.state NOT IN ('dead', 'cancelled') OR coalesce(waits, 0) = 0 OR j.reason IN ('superseded', 'discarded') THEN
+        PERFORM holdfast.refuse_state(j, 'rejoin');
+    END IF;
+    UPDATE holdfast.jobs SET reason = 'parent', marks = @with_mark('retry') WHERE seq = j.seq;
+    PERFORM holdfast.resolve(named, at);
+    RETURN holdfast.job_changed(j, at);
+END $$
+
 -- :: function_come_back
 -- A job that ended because of a parent waits again, with fresh budgets and its key. False if its key is held.
 CREATE OR REPLACE FUNCTION holdfast.come_back(j holdfast.jobs, at double precision) RETURNS boolean LANGUAGE plpgsql

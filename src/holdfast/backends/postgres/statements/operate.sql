@@ -115,6 +115,9 @@ SELECT holdfast.revive(%(id)s, %(by)s, %(now)s)::text
 -- :: retry
 SELECT holdfast.retry(%(id)s, %(by)s, %(now)s)::text
 
+-- :: rejoin
+SELECT holdfast.rejoin(%(id)s, %(by)s, %(now)s)::text
+
 -- :: run_now
 SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 

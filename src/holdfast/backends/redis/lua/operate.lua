@@ -50,6 +50,25 @@ hf.mark(row, { kind = 'run_now', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
+-- == script rejoin: let a dead or cancelled job be decided by its parents again.
+-- args: now, id, by
+-- Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
+local dependent, reason = hf.any('e') and hf.dependent(row[ID]), row[REASON]
+if row[STATE] ~= 'd' and row[STATE] ~= 'c' or not dependent or dependent[DEPENDENT_PENDING] == 0
+    or reason == 'superseded' or reason == 'discarded' then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'rejoin', state = row[STATE] })
+end
+row[REASON] = 'parent'
+hf.changed[row[ID]] = row
+hf.mark(row, { kind = 'retry', by = args.by })
+hf.decide_child(row[ID], dependent)
+hf.close()
+return hf.pieces_of({ row[ID] })
+
 -- == script revive: bring a dead job back with fresh budgets and record that in its letter; retry takes any finished
 -- job.
 -- args: now, id, verb, by

@@ -58,6 +58,9 @@ ORDER BY parent LIMIT 1
 -- :: due
 UPDATE holdfast_jobs SET due_at = ?, expires_at = ? WHERE seq = ?
 
+-- :: because_of_parent
+UPDATE holdfast_jobs SET reason = 'parent' WHERE seq = ?
+
 -- :: waits
 -- A job that waits for this one.
 SELECT e.child FROM holdfast_edges AS e JOIN holdfast_jobs AS c ON c.id = e.child
