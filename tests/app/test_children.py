@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 from tests.moving.stage import fresh_url
+from tests.soak import flow_jobs
 
 from holdfast import BoundCall, Bury, ConfigurationError, Context, Holdfast, State, events, testing
 from holdfast.children import CHILDREN_MAX
@@ -166,6 +170,37 @@ def test_jobs_join_a_transaction_of_the_handler(tmp_path: Path) -> None:
         app.work(drain=True)
         assert (done.refresh().state, undone.refresh().state) == (State.SUCCEEDED, State.DEAD)
         assert [job.state for job in app.jobs("task:child")] == [State.SUCCEEDED]
+
+
+def test_a_member_of_a_batch_is_refused_in_a_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with Holdfast(f"sqlite:///{path}") as app:
+
+        @app.task(name="member", retry=0)
+        def member(ctx: Context, adds: bool) -> None:
+            if adds:
+                assert ctx.batch is not None
+                ctx.enqueue(ctx.batch.add(member.bind(False)))
+                connection = sqlite3.connect(path, timeout=10)
+                with pytest.raises(ConfigurationError, match="own transaction"):
+                    ctx.succeed(connection=connection)
+                connection.close()
+
+        batch = app.enqueue_batch([member.bind(True)])
+        app.work(drain=True)
+        assert batch.finished(timeout=10).counts == {State.SUCCEEDED: 2}
+
+
+def test_jobs_come_from_runner_processes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    root = Path(__file__).resolve().parents[2]
+    flow_jobs.app.configure(url=url)
+    with flow_jobs.app as app:
+        flow_jobs.enqueue_unit()
+        words = ["work", "tests.soak.flow_jobs:app", "--app-dir", str(root), "--drain", "--url", url]
+        subprocess.run([sys.executable, "-m", "holdfast.cli", *words], check=True, capture_output=True, timeout=60)
+        found = Counter((job.task, job.state.value) for job in app.jobs(limit=1000))
+    assert found == flow_jobs.UNIT
 
 
 def test_the_sandbox_stores_what_handlers_enqueue(app: Holdfast) -> None:

@@ -119,3 +119,8 @@ def refuse_parents(jobs: Sequence[NewJob]) -> None:
             "after= and connection= do not go together: a job that waits for others is stored in a step of its own. "
             "Enqueue it after your transaction has committed."
         )
+    if any(job.before for job in jobs):
+        raise ConfigurationError(
+            "a job of a batch cannot join your own transaction: it is stored in a step of its own. "
+            "Enqueue it after your transaction has committed."
+        )

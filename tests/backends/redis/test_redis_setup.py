@@ -286,7 +286,6 @@ def test_a_full_server_refuses_only_what_brings_more_work() -> None:
         "link",
         "record",
         "rejoin",
-        "rejoin",
         "revive",
         "settle_with",
         "signal",

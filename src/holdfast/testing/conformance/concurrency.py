@@ -482,3 +482,46 @@ async def children_stored_while_their_parents_end_all_run(world: World) -> None:
     await asyncio.gather(*producers, *rivals)
     same(ledger.faults, [], "faults the rivals saw")
     same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: ledger.total}, "states")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Members of a batch that add others with their own end
+
+
+@case
+async def a_batch_that_grows_under_rivals_is_joined_once(world: World) -> None:
+    await world.relaxed(100)
+    first = [world.job(group="g", args=b"3") for _ in range(6)]
+    await world.backend.enqueue(first, now=START)
+    last = await world.enqueue(group="g", after=tuple(job.id for job in first), on_parent_failure="run")
+    ended: list[str] = []
+    total = len(first) * 4  # each adds one, which adds one, which adds one
+
+    async def work(name: str) -> None:
+        backend = world.make_backend(world.store)
+        await backend.open()
+        try:
+            await backend.register(WorkerRecord(id=name, host="host", pid=1, lease_seconds=FOREVER), now=START)
+            for call in range(1, 10_000):
+                request = ClaimRequest(worker=name, call=call, queues=("default",), most=2)
+                for lease in (await backend.claim(request, now=START)).leases:
+                    left = int(lease.args) if lease.args != b"{}" else 0
+                    jobs = [world.job(group="g", args=b"%d" % (left - 1), before=last)] if left else []
+                    end = world.settlement(lease, Ending.SUCCEEDED)
+                    answer = Answer.BUSY
+                    for _ in range(1000):  # while a rival holds the row of the join
+                        answer = await backend.settle_with(end, jobs, now=START)
+                        if answer is not Answer.BUSY:
+                            break
+                    assert answer is Answer.OK, f"{lease.id}: {answer}"
+                    ended.append(lease.id)
+                if last in ended:
+                    return
+                await asyncio.sleep(0)
+        finally:
+            if backend is not world.backend:
+                await backend.close()
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, work(f"rival-{n}")) for n in range(4)))
+    same((len(ended), len(set(ended)), ended[-1]), (total + 1, total + 1, last), "jobs that ended, the join last")
+    same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: total + 1}, "states")
