@@ -50,7 +50,7 @@ WITHOUT_TWIN = {
         "encode",
         "decode_value",
     ),
-    *("around", "configure", "eager", "lease", "on_enqueue", "on_shutdown", "on_startup"),
+    *("around", "batch", "configure", "eager", "find_batch", "lease", "on_enqueue", "on_shutdown", "on_startup"),
     *("app", "include_in", "args_bytes_max", "enqueued", "assert_enqueued", "refute_enqueued"),
     *("assert_not_enqueued", "commit", "eager", "pending"),
 }
