@@ -66,6 +66,7 @@ class WorkerSettings(TypedDict, total=False):
     poll_every: Duration | None
     task_slots: Mapping[str, int] | None
     group_slots: int | None
+    name: str
     weights: Mapping[str, int] | None
     queue_order: QueueOrder
     history: bool

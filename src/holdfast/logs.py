@@ -52,8 +52,9 @@ def _kind(error: BaseException) -> str:
 # ---------------------------------------------------------------------- worker lifecycle
 
 
-def worker_started(worker: str, queues: Sequence[str], slots: int) -> None:
-    logger.info("worker %s started: queues %s, %d slot%s", worker, ", ".join(queues), slots, "" if slots == 1 else "s")
+def worker_started(worker: str, queues: Sequence[str], slots: int, name: str = "") -> None:
+    named = f"{worker} ({name})" if name else worker
+    logger.info("worker %s started: queues %s, %d slot%s", named, ", ".join(queues), slots, "" if slots == 1 else "s")
 
 
 def worker_commanded(worker: str, ask: str, by: str, result: str) -> None:

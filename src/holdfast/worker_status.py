@@ -50,6 +50,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] | None = None  # the tasks it has, and their aliases; None: not published
     group_prefetch: dict[str, int] = {}  # by queue, where it leases several jobs of a group together
     batches: dict[str, int] = {}  # by task with batch=, how many jobs a batch takes
+    name: str = ""  # what people call it (`--name`)
 
     def knows(self, task: str) -> bool | None:
         """Whether it has the task; None if it does not say."""
@@ -67,6 +68,7 @@ def draw(
     tasks: Iterable[str] | None = None,
     group_prefetch: Mapping[str, int] = {},
     batches: Mapping[str, int] = {},
+    name: str = "",
 ) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
@@ -75,7 +77,8 @@ def draw(
         paused=paused,
         tasks=_listed(tasks),
         group_prefetch=dict(islice(sorted(group_prefetch.items()), QUEUES_SHOWN_MAX)),
-        batches={name[:TASK_CHARS_MAX]: most for name, most in islice(sorted(batches.items()), TASKS_SHOWN_MAX)},
+        batches={task[:TASK_CHARS_MAX]: most for task, most in islice(sorted(batches.items()), TASKS_SHOWN_MAX)},
+        name=name[:TASK_CHARS_MAX],
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)

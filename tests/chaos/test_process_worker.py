@@ -275,3 +275,12 @@ def test_it_works_and_stops_as_pid_1(stage: ProcessScene) -> None:
         os.kill(keeper, signal.SIGTERM)
         assert family.keeper.wait(90) == 0
         assert "stopped: 1 succeeded" in family.text()
+
+
+def test_a_worker_has_a_name_and_a_timeout_for_tasks_without_their_own(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("waits").enqueue()
+        stage.start("--timeout", "200ms", "--name", "mailer")
+        until(lambda: app.job(job.id).state is State.DEAD, what="it is past the worker's timeout")
+        assert app.job(job.id).reason == "timeout"
+        until(lambda: [one.portrait and b'"name":"mailer"' in one.portrait for one in app.workers()] == [True])

@@ -86,6 +86,9 @@ def _load(setup: protocol.Setup) -> Holdfast:
     import_modules((*app.imports, *setup.imports))
     if setup.url is not None:
         app._aim(setup.url)
+    if setup.timeout is not None:
+        for task in app.tasks.values():
+            task.defaults = task.defaults.within(setup.timeout)
     return app
 
 

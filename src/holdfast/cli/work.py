@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     "--lease", type=Duration(), metavar="DURATION", help="Jobs of a worker silent for this long run elsewhere. [30s]"
 )
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long running jobs may take at shutdown. [30s]")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="Timeout of tasks that have none. [none]")
+@click.option("--name", metavar="NAME", envvar="HOLDFAST_WORKER_NAME", help="What to call this worker.")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
 @click.option("--no-history", is_flag=True, help="Do not record statistics and events.")
 @click.option("--drain", is_flag=True, help="Exit when nothing is ready or running.")
@@ -89,6 +91,7 @@ def work(
     prefetch: int | None,
     isolated: int | None,
     start_timeout: float | None,
+    timeout: float | None,
     imports: tuple[str, ...],
     app_dir: str,
     url: str | None,
@@ -115,9 +118,8 @@ def work(
     from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
 
     served, health = read_queues(queues), read_address(health_port)
-    _check(url, start_timeout)
-    runners = runners or os.cpu_count() or 1
-    level = log_level or ("debug" if verbose else "info")
+    _check(url, start_timeout, timeout)
+    runners, level = runners or os.cpu_count() or 1, log_level or ("debug" if verbose else "info")
     options = _options(queues=served, slots=slots or SLOTS_DEFAULT * runners, **settings)
     plan = Plan(
         app=app,
@@ -134,10 +136,10 @@ def work(
         max_memory=max_memory,
         log_level=level,
         log_format=log_format,
+        timeout=timeout,
     )
     metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
-    printer = Printer(as_json=as_json)
-    stores: list[str] = []  # empty until a runner has reported which it is
+    printer, stores = Printer(as_json=as_json), list[str]()  # the store, once a runner has reported which it is
 
     def announce(hello: Hello) -> None:
         stores.append(parse_url(hello.url).safe_url)
@@ -160,12 +162,14 @@ def _metrics(host: str, port: int) -> Metrics:
     return Metrics(host, port, worker_text)
 
 
-def _check(url: str | None, start_timeout: float | None) -> None:
+def _check(url: str | None, start_timeout: float | None, timeout: float | None) -> None:
     """Raise on a mistake here, before anything is started."""
     if url is not None:
         parse_url(url)
     if start_timeout is not None and start_timeout < 1:
         raise click.BadParameter("must be at least 1 s: importing an app takes time.", param_hint="--start-timeout")
+    if timeout is not None and timeout <= 0:
+        raise click.BadParameter("must be above 0. Leave it out for no timeout.", param_hint="--timeout")
 
 
 def _options(

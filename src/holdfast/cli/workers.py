@@ -62,7 +62,7 @@ def _worker_row(worker: WorkerRecord, now: float, status: WorkerStatus) -> tuple
     notes = ["paused"] if status.paused else []
     notes += [f"batches of {most}: {task}" for task, most in status.batches.items()]
     return (
-        worker.id,
+        f"{worker.id} ({status.name})" if status.name else worker.id,
         worker.host,
         str(worker.pid),
         ", ".join(worker.queues),

@@ -18,6 +18,7 @@ from ..inspection.machine import Finding
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure, State
 from ..records import GroupRecord, QueueRecord, WorkerRecord
+from ..worker_status import WorkerStatus, read
 from .gates import Gate
 from .visit import Visit
 
@@ -246,6 +247,7 @@ class WorkerDocument(Struct, frozen=True, kw_only=True):
     lost: bool
     started_at: datetime | None
     renewed_at: datetime | None
+    name: str = ""
 
 
 class SystemDocument(Struct, frozen=True, kw_only=True):
@@ -399,4 +401,5 @@ def worker_document(worker: WorkerRecord) -> WorkerDocument:
         lost=worker.expired,
         started_at=at(worker.started_at),
         renewed_at=at(worker.renewed_at),
+        name=(read(worker.portrait) or WorkerStatus()).name,
     )

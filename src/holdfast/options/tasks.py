@@ -232,6 +232,10 @@ class TaskOptions:
         _check_batch(made)
         return made
 
+    def within(self, timeout: float) -> TaskOptions:
+        """These options with this timeout, if they have none."""
+        return self if self.timeout is not None else dataclasses.replace(self, timeout=timeout)
+
     def for_call(self, stored: bytes | None) -> TaskOptions:
         """These options with those that `.using` set for one job, as stored with it."""
         if stored is None:

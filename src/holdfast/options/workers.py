@@ -52,6 +52,7 @@ class WorkerOptions:
     queue_order: QueueOrder
     history: bool  # whether it records roll-ups and events
     history_minutes: float  # how long roll-ups of minutes are kept, in seconds
+    name: str  # what people call it; several workers may share a name
     log_jobs: LogJobs | None  # which jobs get log lines; None: all, summed up while there are too many
 
     def __init__(
@@ -75,6 +76,7 @@ class WorkerOptions:
         history: bool = True,
         history_minutes: Duration = 86400.0,
         log_jobs: LogJobs | None = None,
+        name: str = "",
     ) -> None:
         span = to_seconds(lease, "lease=", least=0.05)
         every = span / 6 if renew_every is None else to_seconds(renew_every, "renew_every=", least=0.001)
@@ -104,6 +106,7 @@ class WorkerOptions:
         put(self, "history", bool(history))
         put(self, "history_minutes", to_seconds(history_minutes, "history_minutes=", least=60.0))
         put(self, "log_jobs", None if log_jobs is None else one_of(log_jobs, "log_jobs=", get_args(LogJobs)))
+        put(self, "name", check_name(name, "worker name") if name else "")
         _check_order(self)
 
 

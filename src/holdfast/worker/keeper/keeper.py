@@ -67,6 +67,7 @@ class Keeper:
         declared = declared.serving(options)
         self._options, self._queues, self._runners, self._signals = options, queues, runners, signals
         signals.journal.meter = meter
+        runners.name = options.name
         store = self._store = StoreClient(backend, clock, options.call_timeout, meter)
         ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         commands = Commands(
@@ -129,6 +130,7 @@ class Keeper:
         now = store.clock.steady()
         return {
             "worker": renewal.worker.id,
+            "name": self._options.name,
             "queues": list(self._queues),
             "slots": renewal.worker.slots,
             "paused": self._signals.paused,
@@ -179,7 +181,7 @@ class Keeper:
             await self._renewal.enter()
             await self._clean_up()
             on_ready()
-            logs.worker_started(self._renewal.worker.id, self._queues, self._options.slots)
+            logs.worker_started(self._renewal.worker.id, self._queues, self._options.slots, self._options.name)
             worker = self._renewal.worker
             self._runners.emit(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
             await self._work()

@@ -406,6 +406,7 @@ class Runners(ABC):
     def __init__(self, signals: Signals) -> None:
         self.signals = signals
         self.worker = ""  # the worker's id
+        self.name = ""  # the worker's name
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.broken = False  # no job can be run any more
         self.limited = Limited()
@@ -516,6 +517,7 @@ class Runners(ABC):
             tasks=self.task_names(),
             group_prefetch=self.group_prefetch,
             batches=self.batches.sizes() if self.batches.by_task else {},
+            name=self.name,
         )
 
     @abstractmethod

@@ -58,6 +58,7 @@ class Setup(Frame, frozen=True, tag=1):
     unknown_delay: float
     log_level: str
     log_format: str
+    timeout: float | None = None  # of tasks without one of their own
 
 
 class Start(Frame, frozen=True, tag=2):

@@ -49,6 +49,7 @@ class Plan:
     unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
     log_level: str = "info"
     log_format: str = "text"
+    timeout: float | None = None  # of tasks without one of their own
 
     @property
     def slots_each(self) -> int:
@@ -157,6 +158,7 @@ class RunnerSpawner:
                 plan.unknown_delay,
                 plan.log_level,
                 plan.log_format,
+                plan.timeout,
             )
         )
         self.spawn(runner.connect())
