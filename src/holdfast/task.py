@@ -103,6 +103,7 @@ class TaskSettings(TypedDict, total=False):
     memory_limit: int | None
     cpu_limit: Duration | None
     file_limit: int | None
+    on_exit: Literal["crash", "failure"]
     expires: Duration | None
     on_expire: OnExpire
     retain: Duration
@@ -524,8 +525,7 @@ def _batch_codec(task: Task[..., Any], parameters: Mapping[str, inspect.Paramete
             f"task {task.name!r}: a batch handler takes one parameter, the list of its calls, after a Context if it "
             "wants one. What one call's arguments are says batch_of=."
         )
-    made_by = task.defaults.batch_of
-    if made_by is None:
+    if (made_by := task.defaults.batch_of) is None:
         return OpenCodec(task.name, task.fn)
     return Codec(task.name, made_by, read_parameters(made_by, task.name)[1], task.fn)
 

@@ -185,6 +185,7 @@ class TaskOptions:
     memory_limit: int | None = None
     cpu_limit: float | None = None
     file_limit: int | None = None
+    on_exit: Literal["crash", "failure"] = "crash"
     expires: float | None = None
     on_expire: OnExpire = "bury"
     retain: float = 86400.0
@@ -228,6 +229,8 @@ class TaskOptions:
                 "memory_limit=, cpu_limit= and file_limit= hold for a process of the job's own. "
                 'Say isolation="process" too.'
             )
+        if made.isolation != "process" and made.on_exit != "crash":
+            raise ConfigurationError('on_exit= holds for a process of the job\'s own. Say isolation="process" too.')
         check_holding(made)
         _check_batch(made)
         return made
@@ -324,6 +327,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "memory_limit": optional_whole("memory_limit=", MEMORY_BYTES_MIN),
     "cpu_limit": optional_seconds("cpu_limit=", 0.001),
     "file_limit": optional_whole("file_limit=", 0),
+    "on_exit": lambda value: one_of(value, "on_exit=", ("crash", "failure")),
     "expires": optional_seconds("expires=", 0.001),
     "on_expire": lambda value: one_of(value, "on_expire=", get_args(OnExpire)),
     "retain": lambda value: to_seconds(value, "retain="),

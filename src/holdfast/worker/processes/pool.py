@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ from ..keeper.crashes import state_after_crash
 from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals, limited_by
 from . import guard, protocol
-from .resource_limits import OUT_OF_MEMORY, children_of
+from .resource_limits import children_of, limit_hit
 from .runner_process import AHEAD_MAX, Assignment, RunnerProcess, Stage, how_it_ended
 from .spawner import Plan, RunnerSpawner
 from .timeouts import TimeoutMonitor
@@ -485,7 +484,8 @@ class Pool(Runners):
     def on_exited(self, runner: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None:
         if runner.output is not None:
             runner.output.end()
-        outcomes = outcomes_after_exit(runner, wait_status, cause, self._clock.steady())
+        fails = {name for name, task in self.facts.items() if task.exit_fails}
+        outcomes = outcomes_after_exit(runner, wait_status, cause, self._clock.steady(), fails)
         if outcomes.crashed or not (expected or runner.hello is None):
             logs.runner_died(runner.pid, outcomes.how, outcomes.crashed)
         runner.jobs.clear()
@@ -643,8 +643,11 @@ class CrashOutcomes:
     how: str = ""  # how the runner ended
 
 
-def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now: float) -> CrashOutcomes:
-    """Decide the outcome of each job the runner had."""
+def outcomes_after_exit(
+    runner: RunnerProcess, wait_status: int, cause: int, now: float, exit_fails: Container[str] = ()
+) -> CrashOutcomes:
+    """Decide the outcome of each job the runner had. An exit is a failure of the tasks `exit_fails`, else a crash."""
+    blameless = runner.jobs_not_to_blame or cause == guard.TOO_LATE
     how = "died with its guard" if cause == guard.GUARD_DIED else how_it_ended(wait_status)
     outcomes = CrashOutcomes(how=how)
     stacks = ""
@@ -658,13 +661,16 @@ def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now
             outcomes.ended.append(interrupted(lease))
         elif job.kill_outcome is not None:
             outcomes.failed_by_kill.append((lease, job.kill_outcome))
-        elif began and runner.dedicated and (limit := _limit_hit(wait_status)):
+        elif began and runner.dedicated and (limit := limit_hit(wait_status)):
             text = f"the attempt used up its {limit}_limit: {runner.where()} {how_it_ended(wait_status)}"
             failure = Failure(reason=limit, text=text, traceback=bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX))
             outcomes.failed_by_kill.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=failure)))
+        elif began and runner.dedicated and not blameless and lease.task in exit_fails and os.WIFEXITED(wait_status):
+            text = f"the attempt ended its process, which counts as a failure (on_exit): {runner.where()} {how}"
+            outcomes.failed_by_kill.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=Failure(text=text))))
         elif not began:
             outcomes.ended.append(Release(id=lease.id, token=lease.token))
-        elif runner.jobs_not_to_blame or cause == guard.TOO_LATE or job.stop_reason:
+        elif blameless or job.stop_reason:
             outcomes.ended.append(interrupted(lease))
         else:
             stacks = stacks or bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX)
@@ -692,10 +698,3 @@ def _after_crash(lease: Lease, *, alone: bool) -> str:
         return f"dead, `holdfast job {lease.id}` shows more"
     count = f"stall {lease.stalls + 1} of at most {lease.max_stalls}" if alone else "it shared its process"
     return f"runs again, alone in a process ({count})"
-
-
-def _limit_hit(wait_status: int) -> str:
-    """Which resource limit ended an isolated attempt's process; "" if none did."""
-    if os.WIFSIGNALED(wait_status):
-        return "cpu" if os.WTERMSIG(wait_status) == signal.SIGXCPU else ""
-    return "memory" if os.waitstatus_to_exitcode(wait_status) == OUT_OF_MEMORY else ""

@@ -132,6 +132,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     retain: float
     batch: int | None = None
     batch_within: float | None = None
+    exit_fails: bool = False  # on_exit="failure"
 
     @property
     def batching(self) -> tuple[Sequence[str], str, int | None, float | None]:

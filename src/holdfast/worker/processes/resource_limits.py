@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from pathlib import Path
 from typing import Protocol
@@ -88,3 +89,10 @@ def children_of(pid: int) -> list[int]:
 def memory_of_family(pid: int) -> int:
     """Resident anonymous memory of a process and its descendants, in bytes."""
     return memory_of(pid) + sum(memory_of_family(child) for child in children_of(pid))
+
+
+def limit_hit(wait_status: int) -> str:
+    """Which resource limit ended an isolated attempt's process; "" if none did."""
+    if os.WIFSIGNALED(wait_status):
+        return "cpu" if os.WTERMSIG(wait_status) == signal.SIGXCPU else ""
+    return "memory" if os.waitstatus_to_exitcode(wait_status) == OUT_OF_MEMORY else ""

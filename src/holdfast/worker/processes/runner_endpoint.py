@@ -61,6 +61,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
             task.defaults.retain,
             task.defaults.batch,
             task.defaults.batch_within,
+            task.defaults.on_exit == "failure",
         )
         for task in app.tasks.values()
     ]
