@@ -27,8 +27,8 @@ STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis", "clust
 CLAIM_LIMIT = 1.3
 
 FIRST_HEADS = [
-    "", "Holdfast", "of the limit", "best Python peer", "its figure", "Holdfast ÷ it", "CPU µs/job", "its CPU µs/job",
-    f"≥ {FIRST_BY} × or ≥ {OF_LIMIT} of the limit",
+    "", "rounds", "Holdfast", "of the limit", "best Python peer", "its figure", "Holdfast ÷ it", "CPU µs/job",
+    "its CPU µs/job", f"≥ {FIRST_BY} × or ≥ {OF_LIMIT} of the limit",
 ]  # fmt: skip
 
 Report = Mapping[str, Any]
@@ -84,7 +84,9 @@ def first(report: Report) -> str:
             shown = [table.spread(found) if found else "" for found in (one.mine, one.limit, one.theirs, one.ratio)]
             costs = ["" if cost is None else table.number(cost) for cost in (one.cost, one.cost_of_best)]
             verdict = "yes" if one.yes else "**no**"
-            lines.append([one.row, shown[0], shown[1], one.best or "none", shown[2], shown[3], *costs, verdict])
+            lines.append(
+                [one.row, str(one.rounds), shown[0], shown[1], one.best or "none", shown[2], shown[3], *costs, verdict]
+            )
         if len(lines) > 1:
             parts += [f"**{STORES[store]}**: {_measured_on(records)}", table.markdown(lines)]
     return "\n\n".join(parts) or "Not measured in this run."
@@ -94,8 +96,8 @@ def _measured_on(records: Mapping[str, Any]) -> str:
     said = []
     for name in ("real", "load"):
         if record := records.get(name):
-            when = f"`{name}` on {record['made_on']}, rounds: {record['rounds']}"
-            said.append(f"{when}, cores that others used: {record['cores_of_others']:.1f}")
+            others = f"{record['cores_of_others']:.1f}"
+            said.append(f"`{name}` on {record['made_on']}, cores that others used: {others}")
     return "; ".join(said)
 
 

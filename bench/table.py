@@ -75,7 +75,7 @@ def parts(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
     for figure, title in titles:
         found.append((title, matrix(record, figure, defaults=False)))
         found.append((f"{title}, everybody as installed", matrix(record, figure, defaults=True)))
-    return [(title, lines) for title, lines in found if len(lines) > 1]
+    return [(title, lines) for title, lines in found if any(any(line[1:]) for line in lines[1:])]
 
 
 def matrix(record: Mapping[str, Any], figure: str, *, defaults: bool) -> list[list[str]]:

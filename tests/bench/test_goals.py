@@ -89,6 +89,12 @@ def test_near_the_limit_nobody_must_be_beaten() -> None:
     assert not standing(mine, contender("celery", 94.0), contender("limit", 110.0, kind="floor")).yes
 
 
+def test_a_share_above_the_limit_is_noise_and_who_is_behind_a_peer_is_not_first() -> None:
+    mine = contender("holdfast", 95.0, kind="ours")
+    assert not standing(mine, contender("celery", 94.0), contender("limit", 80.0, kind="floor")).yes
+    assert not standing(mine, contender("celery", 110.0), contender("limit", 100.0, kind="floor")).yes
+
+
 def test_without_a_peer_and_without_a_limit_no_goal_is_reached() -> None:
     assert not standing(contender("holdfast", 95.0, kind="ours")).yes
 
