@@ -18,10 +18,8 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     overload,
@@ -54,20 +52,15 @@ from .options import (
     NO_KEY,
     RESULT_BYTES_MAX,
     Chooser,
-    Duration,
-    OnConflict,
-    QueueOptions,
-    Retention,
     TaskOptions,
-    Unique,
     encode_call_options,
     how_held,
     one_of,
     ungrouped,
 )
-from .rates import Rate
-from .records import BY_CHARS_MAX, Enqueued, JobRecord, KeyScope, KeyUntil, Lease, NewJob, OnExpire, Revival
-from .retry import Backoff, RetryPolicy
+from .records import BY_CHARS_MAX, Enqueued, JobRecord, Lease, NewJob
+from .task_settings import TaskSettings as TaskSettings
+from .task_settings import UsingSettings as UsingSettings
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -79,79 +72,6 @@ if TYPE_CHECKING:
 
 
 AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond this, the calendars of some stores and of Python end
-
-
-class TaskSettings(TypedDict, total=False):
-    """The keyword arguments of `@app.task(...)`; TaskOptions holds the validated forms."""
-
-    name: str
-    queue: str | QueueOptions
-    priority: int
-    group: Chooser | None
-    key: Chooser | None
-    on_conflict: OnConflict
-    key_scope: KeyScope
-    key_until: KeyUntil | None
-    window: Duration | None
-    wait: Duration | None
-    wait_max: Duration | None
-    retry: RetryPolicy | int | Backoff | None
-    timeout: Duration | None
-    max_stalls: int
-    max_starts: int | None
-    isolation: Literal["none", "process"]
-    memory_limit: int | None
-    cpu_limit: Duration | None
-    file_limit: int | None
-    on_exit: Literal["crash", "failure"]
-    expires: Duration | None
-    on_expire: OnExpire
-    retain: Duration
-    retain_count: int | None
-    retain_dead: Duration | None
-    retain_dead_count: int | None
-    rate: str | Rate | None
-    limit: int | None
-    aliases: str | Iterable[str]
-    subscribes: str | Iterable[str]
-    revive: Revival | None
-    unique: Unique | None
-    retention: Retention
-    batch_within: Duration | None  # batch= and batch_of= are in the overloads of `task`: they change its type
-
-
-class UsingSettings(TypedDict, total=False):
-    """The keyword arguments of `.options(...)`: what is stored with a single job."""
-
-    queue: str | QueueOptions
-    priority: int
-    group: Chooser | None
-    key: Chooser | None
-    on_conflict: OnConflict
-    key_scope: KeyScope
-    key_until: KeyUntil | None
-    window: Duration | None
-    wait: Duration | None
-    wait_max: Duration | None
-    max_stalls: int
-    max_starts: int | None
-    expires: Duration | None
-    on_expire: OnExpire
-    revive: Revival | None
-    unique: Unique | None
-    retention: Retention
-    retry: RetryPolicy | int | None
-    timeout: Duration | None
-    retain: Duration
-    id: str
-    delay: Duration | None
-    at: datetime | None
-    connection: Any
-    headers: Mapping[str, str] | None
-    tags: str | Iterable[str] | None
-    by: str
-    after: Iterable[Job[Any] | BoundCall[Any] | str] | None
-    on_parent_failure: OnParentFailure
 
 
 _FAMILIES = frozenset({"unique", "retention"})

@@ -406,9 +406,8 @@ class Backend(Reader):
     async def retire(self, worker: str, now: float | None = None) -> int:
         """The worker stops for good: release its leases without cost and remove its row. Returns the number of leases.
 
-        R46. Like a release, this asserts that no handler of these leases runs or ran. So a lease marked begun is
-        released, too: its handler was never started. The worker must settle a lease whose handler was stopped as
-        stalled first.
+        R46. Like a release, this asserts that no handler of these leases runs or ran, so one marked begun is released,
+        too. The worker must first settle a lease whose handler was stopped as stalled.
         """
 
     @abstractmethod
@@ -475,8 +474,7 @@ class Backend(Reader):
 
         R50. succeeded, dead → StateConflict. Unknown → JobNotFound (as for every method in this section). `by` is who
         does it, at most BY_CHARS_MAX characters; it is kept in the job's mark (R65).
-        R99. So is the reason, as the mark's text: `reason` of the record stays for what the store decided. The first
-        cancel of a running job counts.
+        R99. So is the reason, as the mark's text. The first cancel of a running job counts.
         """
 
     @abstractmethod
