@@ -588,9 +588,6 @@ class SqliteBackend(SqliteVerbs):
         answer: Answer = await enqueue.run_sync(connection, self.settle_on, settlement)
         return answer
 
-    async def checkpoint(self, held: Held, steps: Sequence[NewStep], now: float | None = None) -> Answer:
-        return await self._write("checkpoint", lambda tx: remembered.checkpoint(tx, held, steps), now)
-
     async def exchange(
         self,
         settlements: Sequence[Settlement],

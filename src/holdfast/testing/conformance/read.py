@@ -218,6 +218,7 @@ async def dump_holds_every_table_and_the_hidden_columns(world: World) -> None:
         "edges",
         "dependents",
         "propagating",
+        "steps",
     }
     same(set(tables), names, "tables in dump")
     row = await world.row(start.id)
