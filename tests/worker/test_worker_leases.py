@@ -18,7 +18,7 @@ from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 from holdfast.clock import SystemClock
 from holdfast.context import Context
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Release, WorkerRecord
 from holdfast.worker.keeper import identity
 from holdfast.worker.keeper.lease_renewal import EXIT_CODE
 
@@ -49,6 +49,30 @@ async def test_a_handler_that_blocks_the_loop_for_three_leases_runs_once(app: Wo
     assert runs == [1]
     assert (job.state, job.stalls, job.attempts) == (State.SUCCEEDED, 0, 1)
     assert not lost.seen and not stalled.seen
+
+
+async def test_a_job_that_comes_back_to_its_own_worker_ends_the_lost_attempt_and_no_other(app: WorkerApp) -> None:
+    """The worker holds two leases of one job until it notices, and the store's answers name jobs, not leases."""
+    attempts: list[Context] = []
+    first = asyncio.Event()
+
+    @app.task(name="returns")
+    async def returns(ctx: Context) -> None:
+        attempts.append(ctx)
+        if len(attempts) == 1:
+            first.set()
+            await asyncio.Event().wait()  # until it is told to stop
+
+    lost, done = app.listen("lease_lost"), app.listen("succeeded")
+    [job_id] = await app.put(returns.bind())
+    async with app.worker(slots=2, lease=SHORT):
+        await soon(first)
+        await (await app.store()).release([Release(id=job_id, token=attempts[0]._lease.token)])
+        assert (await done.next()).job_id == job_id
+    assert [event.job_id for event in lost.seen] == [job_id]
+    assert len(attempts) == 2
+    job = await app.job(job_id)
+    assert (job.attempts, job.failures, job.stalls) == (1, 0, 0)
 
 
 async def _recover_until(app: WorkerApp, done: threading.Event) -> None:

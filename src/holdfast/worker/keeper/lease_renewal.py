@@ -178,12 +178,12 @@ class LeaseRenewer:
 
     async def renew(self) -> bool:
         """Renew once. Return False if it failed or a part of the store was unreachable."""
-        worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.leases.values()}
+        worker_id, leases = self.worker.id, self._ledger.newest()
         sent = self._store.clock.steady()
         status = self._runners.status()
         changed = None if status == self._shown else status
         request = self._store.backend.renew(
-            worker_id, self._ledger.lease_refs(), seen_call=self.seen_call, portrait=changed
+            worker_id, lease_refs(leases.values()), seen_call=self.seen_call, portrait=changed
         )
         try:
             answer = await self._store.call("renew", request)
@@ -249,6 +249,7 @@ class LeaseRenewer:
         busy = self._ledger.busy
         # Nor those whose handlers settle them by themselves: they may just have done so, and are about to return.
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
+        lost += [lease for lease in self._ledger.superseded(leases) if lease.token in busy]
         lost = [lease for lease in lost if lease.token not in self._signals.settling]
         for lease in lost:
             self._ledger.leases.pop(lease.token, None)
@@ -418,9 +419,14 @@ class Ledger:
                 return number
         return most
 
-    def lease_refs(self) -> list[Held]:
-        """All leases, in the form `renew` takes."""
-        return [Held(lease.id, lease.token) for lease in self.leases.values()]
+    def newest(self) -> dict[str, Lease]:
+        """The newest lease of each job. If this worker was given a job again whose lost lease it had not yet noticed,
+        there are two of it, and the store's answers, which name jobs, are about the newer one."""
+        return {lease.id: lease for lease in self.leases.values()}
+
+    def superseded(self, newest: Mapping[str, Lease]) -> list[Lease]:
+        """Leases whose job has a newer one: they are lost."""
+        return [one for one in self.leases.values() if one.id in newest and newest[one.id].fence > one.fence]
 
     def lose_all(self) -> list[Lease]:
         """The worker's row is gone and every lease with it. Return the leases it had."""
@@ -429,3 +435,8 @@ class Ledger:
         self.settlements.clear()
         self.releases.clear()
         return lost
+
+
+def lease_refs(leases: Iterable[Lease]) -> list[Held]:
+    """Leases in the form `renew` takes."""
+    return [Held(lease.id, lease.token) for lease in leases]
