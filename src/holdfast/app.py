@@ -230,7 +230,7 @@ class Holdfast(Producer, events.Listens):
         aging: Duration | None = None,
         shards: int = 1,
         group_prefetch: int = 1,
-        on_dead: OnDead = "skip",
+        on_dead: OnDead = "go_on",
         order: JobOrder = "fifo",
     ) -> QueueOptions:
         """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.

@@ -379,7 +379,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     group_order: GroupOrder = "strict"
     group_rate: Rate | None = None
     aging: float | None = None
-    on_dead: OnDead = "skip"
+    on_dead: OnDead = "go_on"
     declared: bool = False
     limit: int | None = None  # declared
     rate: Rate | None = None  # declared
@@ -607,7 +607,7 @@ class Shipment(Struct, frozen=True, kw_only=True):
 
 
 GroupOrder = Literal["strict", "relaxed"]
-OnDead = Literal["skip", "stop"]
+OnDead = Literal["go_on", "stop"]
 JobOrder = Literal["fifo", "lifo"]
 LIFO = -1.0  # as a queue's aging, which it excludes: jobs without a group are taken newest first
 
@@ -631,7 +631,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     group_rate: Rate | None = None  # for each group
     aging: float | None = None  # seconds of being ready that count as much as one step of priority; or LIFO
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
-    on_dead: OnDead = "skip"  # what a strict group does when one of its jobs dies
+    on_dead: OnDead = "go_on"  # what a strict group does when one of its jobs dies
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):

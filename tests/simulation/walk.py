@@ -360,7 +360,7 @@ class Walk(Asking):
     def turn_a_knob(self, knob: str, pick: int, queue: str, limit: int | None) -> None:
         if knob == "declare":
             order = "relaxed" if limit else "strict"
-            on_dead = "stop" if limit is None else "skip"
+            on_dead = "stop" if limit is None else "go_on"
             self.declare(
                 QueueRule(name=queue, group_limit=limit or 1, group_order=order, on_dead=on_dead)  # type: ignore[arg-type]
             )

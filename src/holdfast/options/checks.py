@@ -108,7 +108,7 @@ class QueueOptions:
     order: JobOrder = "fifo"  # in which jobs without a group are taken, within a priority
     shards: int = 1
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
-    on_dead: OnDead = "skip"  # "stop": a strict group stops at a job that dies until somebody acts
+    on_dead: OnDead = "go_on"  # "stop": a strict group stops at a job that dies until somebody acts
 
     def __post_init__(self) -> None:
         check_queue(self.name)

@@ -114,7 +114,7 @@ def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
 def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
     stored = codec.unpack(packed)
     if len(stored) == len(LAYOUTS["RULE"]) - 1:
-        stored = [*stored, "skip"]
+        stored = [*stored, "go_on"]
     return msgspec.convert({"name": name.decode(), **_values("RULE", stored)}, QueueRule, from_attributes=True)
 
 

@@ -349,7 +349,7 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
             rate=rate_of(rate),
             group_rate=rate_of(group_rate),
             aging=aging,
-            on_dead="stop" if on_dead == "stop" else "skip",
+            on_dead="stop" if on_dead == "stop" else "go_on",
         )
         for name, group_limit, group_order, limit, rate, group_rate, aging, on_dead in cursor.execute(
             SQL["read.queues"]

@@ -82,9 +82,9 @@ async def a_stopped_group_is_shown_although_nothing_waits_in_it(world: World) ->
     await _is_stopped(world, head, behind)
 
 
-@case_for_each(("skip", "relaxed", "cancelled", "bury", "expired"))
+@case_for_each(("go_on", "relaxed", "cancelled", "bury", "expired"))
 async def other_endings_stop_nothing(world: World, ending: str) -> None:
-    await _declare(world, "skip" if ending == "skip" else "stop", "relaxed" if ending == "relaxed" else "strict")
+    await _declare(world, "go_on" if ending == "go_on" else "stop", "relaxed" if ending == "relaxed" else "strict")
     head = await world.enqueue(group="g", expires=5.0 if ending == "expired" else None)
     behind = await world.enqueue(group="g")
     if ending == "bury":
@@ -184,7 +184,7 @@ async def a_pause_and_a_stop_end_by_themselves(world: World) -> None:
 @case
 async def a_changed_rule_frees_no_group_that_has_stopped(world: World) -> None:
     head, behind, urgent = await _stopped(world)
-    await _declare(world, "skip")
+    await _declare(world, "go_on")
     await _is_stopped(world, head, behind, urgent)
     await world.backend.resume(GROUP, now=world.now, skip_dead=True)
     await world.end(await world.claim_one(urgent), Ending.BURIED)

@@ -284,7 +284,7 @@ class Walk:
             limit = self._one(None, 1, 3)
             await self.world.backend.limit(Override(queue=queue, group=self._one("a", "b"), limit=limit), now=now)
             return limit
-        order, on_dead = self._one("strict", "relaxed"), self._one("skip", "stop")
+        order, on_dead = self._one("strict", "relaxed"), self._one("go_on", "stop")
         rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=order, on_dead=on_dead)
         await self.world.backend.declare([rule], now=now)
         return rule
@@ -360,7 +360,7 @@ class FlowWalk(Walk):
             limit=self._one(None, None, 1, 3),
             rate=self._one(None, None, *RATES),
             aging=self._one(None, None, 3.0, LIFO),
-            on_dead=self._one("skip", "stop"),
+            on_dead=self._one("go_on", "stop"),
         )
         await self.world.backend.declare([rule], now=self.world.now)
         return rule

@@ -24,7 +24,7 @@ CREATE TABLE holdfast.propagating (                      -- parents whose edges 
 );
 
 -- What becomes of a strict group when one of its jobs dies. A dead job that is held stops its group: it stays in play.
-ALTER TABLE holdfast.queues ADD COLUMN on_dead text NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'stop'));
+ALTER TABLE holdfast.queues ADD COLUMN on_dead text NOT NULL DEFAULT 'go_on' CHECK (on_dead IN ('go_on', 'stop'));
 DROP INDEX holdfast.jobs_in_play;
 CREATE INDEX jobs_in_play ON holdfast.jobs (queue, grp)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held));

@@ -45,7 +45,7 @@ CREATE TABLE holdfast_propagating (
 ) STRICT;
 
 -- What becomes of a strict group when one of its jobs dies. A dead job that is held stops its group: it stays in play.
-ALTER TABLE holdfast_queues ADD COLUMN on_dead TEXT NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'stop'));
+ALTER TABLE holdfast_queues ADD COLUMN on_dead TEXT NOT NULL DEFAULT 'go_on' CHECK (on_dead IN ('go_on', 'stop'));
 DROP INDEX holdfast_jobs_in_play;
 CREATE INDEX holdfast_jobs_in_play ON holdfast_jobs (queue, grp, state, turn, held)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1));
