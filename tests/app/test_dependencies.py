@@ -198,7 +198,7 @@ def test_what_does_not_go_together_is_refused(sqlite_app: Holdfast, tmp_path: Pa
     def step() -> None: ...
 
     parent = step.enqueue()
-    with pytest.raises(ConfigurationError, match="a job that waits for others is not replaced"):
+    with pytest.raises(ConfigurationError, match="a job that waits for others is not changed"):
         step.options(after=[parent], key="k", on_conflict="replace").enqueue()
     with pytest.raises(ConfigurationError, match="cron entry wait for no other jobs"):
         sqlite_app.cron.add("nightly", step.options(after=[parent]).bind(), cron="0 3 * * *")
