@@ -254,7 +254,8 @@ class ShardedBackend(ShardedReader, Backend):
             lambda done: done.due + done.expired + done.revived,
         )
         due, expired, revived = (sum(getattr(d, name) for d in found) for name in ("due", "expired", "revived"))
-        return Promoted(due=due, expired=expired, revived=revived, more=due + expired + revived >= limit)
+        more = due + expired + revived >= limit or any(done.more for done in found)  # edges have a bound of their own
+        return Promoted(due=due, expired=expired, revived=revived, more=more)
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         return sum(await self._swept(limit, lambda store, part: store.refill(limit=part, now=now), int))
