@@ -9,7 +9,7 @@ member, which nobody runs: closing the batch is cancelling that one. So the stor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -23,7 +23,8 @@ from .clock import to_seconds
 from .context import Context
 from .edges import BATCH_TASK as JOIN
 from .edges import DUE_NEVER, Relative
-from .errors import ConfigurationError, JobNotFound, StateConflict
+from .errors import ConfigurationError, JobNotFound
+from .flows import was_done
 from .headers import with_batch, with_parents
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
@@ -372,7 +373,7 @@ def plan_of(join: JobRecord) -> Plan:
 
 async def _close(id: str, backend: Backend) -> None:
     await join_of(id, backend)
-    await _done(backend.cancel(_hold_of(id), by="batch.close"))
+    await was_done(backend.cancel(_hold_of(id), by="batch.close"))
 
 
 async def cancel(id: str, by: str, backend: Backend) -> int:
@@ -382,19 +383,10 @@ async def cancel(id: str, by: str, backend: Backend) -> int:
     for one in await members(id, backend):
         if one.state.live:
             done += (
-                await cancel(one.id, by, backend) if one.task == JOIN else await _done(backend.cancel(one.id, by=by))
+                await cancel(one.id, by, backend) if one.task == JOIN else await was_done(backend.cancel(one.id, by=by))
             )
-    await _done(backend.cancel(_hold_of(id), by="batch.close"))
+    await was_done(backend.cancel(_hold_of(id), by="batch.close"))
     return done
-
-
-async def _done(verb: Coroutine[Any, Any, object]) -> bool:
-    """Whether it was done: a job may have ended meanwhile, or never have been."""
-    try:
-        await verb
-    except (StateConflict, JobNotFound):
-        return False
-    return True
 
 
 # ----------------------------------------------------------------------------------------------------------------------

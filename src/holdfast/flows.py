@@ -319,7 +319,7 @@ class FlowRun(Generic[R]):
         jobs = [job for job in (await graph_of(backend, self.id)).jobs if not job.state.finished]
         done = 0
         for job in reversed(jobs):  # children first: they end as cancelled, not because of a parent
-            done += await _done(backend.cancel(job.id, by=by))
+            done += await was_done(backend.cancel(job.id, by=by))
         return done
 
     async def _retry_failed(self, by: str, backend: Backend) -> int:
@@ -333,17 +333,17 @@ class FlowRun(Generic[R]):
             if record is None or record.state is not job.state or record.reason == "parent":
                 continue  # it went with a parent, and comes back with it
             waits = any(states[id] is not State.SUCCEEDED for id in job.after)
-            if waits and await _done(backend.rejoin(job.id, by=by)):
+            if waits and await was_done(backend.rejoin(job.id, by=by)):
                 done += 1
             else:
                 first.append(job)
         for job in first:
-            done += await _done((backend.revive if job.state is State.DEAD else backend.retry)(job.id, by=by))
+            done += await was_done((backend.revive if job.state is State.DEAD else backend.retry)(job.id, by=by))
         return done
 
 
-async def _done(verb: Coroutine[Any, Any, object]) -> bool:
-    """Whether it was done: a job may have got into another state meanwhile."""
+async def was_done(verb: Coroutine[Any, Any, object]) -> bool:
+    """Whether it was done: the job may have changed its state meanwhile, or never have been stored."""
     try:
         await verb
     except (StateConflict, JobNotFound):

@@ -24,7 +24,8 @@ from holdfast.records import (
     WorkerRecord,
 )
 
-from .shelves import NOW, Moody, Shelf, split_store
+from .differing import BY_QUEUE, run_differing
+from .shelves import NOW, Moody, Shelf, memory_stores, split_store
 
 SHARDS = 4
 
@@ -192,3 +193,8 @@ def test_a_tick_whose_job_is_refused_stops_no_sweep() -> None:
         assert {job.id for job in await router.find(JobQuery())} == {"a", "b"}
 
     asyncio.run(whole())
+
+
+def test_a_promote_says_that_a_shard_has_more_edges_to_follow() -> None:
+    """The router counts jobs, and edges have a bound of their own."""
+    run_differing("the_end_of_a_long_chain_is_reached_in_bounded_steps", memory_stores(), BY_QUEUE)
