@@ -36,15 +36,23 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--turn", default=turns.ALL, help="all, or commit, or 0 to 2: see tests/turns.py")
+    parser.addoption("--turn-every", action="store_true", help="all tests take turns, not only some")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_turn] = turns.parse(config.getoption("turn"))
 
 
+def every(config: pytest.Config) -> bool:
+    return bool(config.getoption("turn_every"))
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     turn = config.stash[_turn]
-    return None if turn is None else f"a third of the variants of tests that take turns; these again: --turn {turn}"
+    if turn is None:
+        return None
+    which = "all tests" if every(config) else "the variants of tests that take turns"
+    return f"a third of {which}; these again: --turn {turn}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -75,7 +83,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     turn = config.stash[_turn]
     if turn is not None:
-        turns.deselect(config, items, turn)
+        turns.deselect(config, items, turn, every=every(config))
     if hasattr(config, "workerinput"):
         from .spreading import Order
 
@@ -87,9 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _yielding
     if hasattr(item.config, "workerinput") and not _yielding:
-        from .spreading import file_of, is_row
+        from .spreading import is_row
 
-        if not is_row(file_of(item.nodeid)):
+        if not is_row(turns.file_of(item.nodeid)):
             os.nice(NICENESS)  # for good: what comes after it in this process is no chaos test
             _yielding = True
     return (yield)

@@ -18,6 +18,8 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
+from .turns import file_of
+
 for name in ("_assign_work_unit", "_reschedule", "_split_scope"):
     assert hasattr(LoadScopeScheduling, name), "pytest-xdist changed: rows would be torn apart. Adapt Rows."
 
@@ -31,10 +33,6 @@ PIECE = 16
 def fillers(processes: int) -> int:
     """How many of so many processes take no row as long as there is other work. One is enough for rows to go on."""
     return max(0, min(os.cpu_count() or 1, processes - 1))
-
-
-def file_of(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 Some tests have hundreds of variants: lines of a table, seeds of a walk, one kill on each of three stores. Those that
 carry the mark `turn` or `chaos` take turns. Of the variants of one test every third runs, or one where there are fewer,
 so no test is ever left out, and three commits in a row have them all. The turn depends only on the number of commits:
-another run on the same commit has the same tests. See docs/decisions/0044.
+another run on the same commit has the same tests. With `--turn-every` all tests take turns, as variants of their file:
+so the newest Python gets a third of its part in each run. See docs/decisions/0044 and 0058.
 """
 
 from __future__ import annotations
@@ -60,8 +61,14 @@ def test_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def deselect(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
-    marked = [item.nodeid for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
-    left_out = set(marked) - chosen(((test_of(nodeid), nodeid) for nodeid in marked), turn)
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item], turn: int, *, every: bool = False) -> None:
+    """Keep the tests whose turn it is. `every`: all of them take turns, not only those marked."""
+    taking = [item.nodeid for item in items if every or any(item.get_closest_marker(mark) for mark in MARKS)]
+    unit_of = file_of if every else test_of
+    left_out = set(taking) - chosen(((unit_of(nodeid), nodeid) for nodeid in taking), turn)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]

@@ -73,6 +73,6 @@ class Shop:
         paths += ["/queue?name=billing", "/group?queue=billing&name=customer:3"]
         return [*paths, "/tasks", "/task?name=mail.send", "/cron", "/entry?name=nightly", "/workers", "/system", "/api"]
 
-    def jobs(self) -> list[str]:
-        """A job's screen, in every state."""
-        return [f"/job?id={id}" for id in self.ids.values()]
+    def screens(self) -> list[str]:
+        """Every screen, a job's in every state."""
+        return [*self.lists(), *(f"/job?id={id}" for id in self.ids.values())]

@@ -10,6 +10,7 @@ from holdfast import Holdfast
 from holdfast.dashboard import create
 from tests.browser.chromium import PHONE, Tab, chromium, served, tab
 from tests.browser.shop import PHRASE, Shop
+from tests.turns import TURNS
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine is no defect
 REFUSED = "400 (Bad Request)"  # a query that the page refuses
@@ -39,8 +40,9 @@ def test_lists_of_jobs_show_all_of_a_row_on_a_phone(tmp_path: Path) -> None:
     chromium().run(walk())
 
 
-@pytest.mark.parametrize("part", ["lists", "jobs"])
-def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, part: str) -> None:
+@pytest.mark.turn
+@pytest.mark.parametrize("part", range(TURNS))
+def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, part: int) -> None:
     async def walk() -> None:
         found: list[str] = []
         async with (
@@ -49,7 +51,7 @@ def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, p
             tab(base) as wide,
             tab(base, size=PHONE) as phone,
         ):
-            for path in shop.lists() if part == "lists" else shop.jobs():
+            for path in shop.screens()[part::TURNS]:
                 await wide.page.goto(base + path, wait_until="load")
                 found += await wide.axe("light") + await wide.axe("dark") + await wide.differs()
                 found += await too_wide(phone, path)

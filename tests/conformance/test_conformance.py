@@ -80,6 +80,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.turn
 @pytest.mark.timeout(900)  # minutes on a busy machine
 @pytest.mark.parametrize("case", FULL_SIZE)
 @pytest.mark.parametrize("store", SIZED)

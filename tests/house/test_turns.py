@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.turns import TURNS, chosen, parse
@@ -22,3 +25,14 @@ def test_the_commits_number_decides_unless_another_is_named() -> None:
     assert parse("commit") in range(TURNS)
     with pytest.raises(pytest.UsageError, match="--turn is"):
         parse("3")
+
+
+def test_every_test_has_one_turn_of_three_where_all_take_turns() -> None:
+    def collected(*options: str) -> set[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-v", "-p", "no:cacheprovider", *options]
+        done = subprocess.run([*command, "tests/house/test_turns.py"], capture_output=True, text=True, check=True)
+        return {line.strip() for line in done.stdout.splitlines() if "<Function" in line}
+
+    turns = [collected("--turn-every", "--turn", str(turn)) for turn in range(TURNS)]
+    assert all(turns)
+    assert sum(map(len, turns)) == len(set().union(*turns)) == len(collected())
