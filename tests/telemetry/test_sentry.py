@@ -122,18 +122,24 @@ def test_one_event_for_each_failure_and_none_for_a_verdict(form: str, inbox: Inb
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    told = sorted((_tag(event, "task"), int(_tag(event, "attempt")), _what(event)) for event in inbox.events)
+    events = [event for event in inbox.events if not _is_of_a_busy_machine(event)]
+    told = sorted((_tag(event, "task"), int(_tag(event, "attempt")), _what(event)) for event in events)
     assert told == [
         ("afails", 1, "LookupError"),
         ("fails", 1, "ValueError"),
         ("fails", 2, "ValueError"),
         ("overruns", 1, "overruns: timeout"),
     ]
-    [first, _] = [event for event in inbox.events if _tag(event, "task") == "fails"]
+    [first, _] = [event for event in events if _tag(event, "task") == "fails"]
     assert (_tag(first, "job_id"), _tag(first, "queue")) == (failing.id, "mail")
     assert first["transaction"] == "fails"
     assert first["exception"]["values"][0]["stacktrace"]["frames"], "it says where"
     assert HIDDEN not in json.dumps(inbox.events), "neither as an argument nor in a frame's variables"
+
+
+def _is_of_a_busy_machine(event: dict[str, Any]) -> bool:
+    """The worker's own complaint that it got no processor: no event of a job."""
+    return "has been blocked for" in event.get("logentry", {}).get("message", "")
 
 
 def _tag(event: dict[str, Any], name: str) -> str:

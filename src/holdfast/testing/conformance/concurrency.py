@@ -74,12 +74,13 @@ async def _rival(backend: Backend, name: str, ledger: Ledger) -> None:
         call += 1
         request = ClaimRequest(worker=name, call=call, queues=("default",), most=3)
         answer = await backend.exchange(done, [], request, now=START)
-        if any(word is not Answer.OK for word in answer.answers):
+        if not {*answer.answers} <= {Answer.OK, Answer.UNHEARD}:
             ledger.faults.append(f"{name}: a live lease was answered {answer.answers}")
+        unheard = [one for one, word in zip(done, answer.answers, strict=True) if word is Answer.UNHEARD]
         ledger.begin(answer.leases)
         await asyncio.sleep(0)
         ledger.end(answer.leases)
-        done = [Settlement(id=x.id, token=x.token, ending=Ending.SUCCEEDED) for x in answer.leases]
+        done = unheard + [Settlement(id=x.id, token=x.token, ending=Ending.SUCCEEDED) for x in answer.leases]
         if not answer.leases and not ledger.over:
             await backend.wait_for_work(("default",), 0.01)
 
