@@ -39,13 +39,13 @@ from .context import (
 )
 from .errors import ConfigurationError, HoldfastError, JobCancelled, LeaseLost, OutcomeUnknown, StoreSealed
 from .job import BoundCall, Job, arguments_of
-from .lifecycle import Ending, Failure, Settlement, State
+from .lifecycle import Ending, Failure, Settlement
 from .options import TaskOptions, WorkerOptions
 from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release, SettlementWithJobs
 from .store_thread import forbid_running_loop
 from .worker.keeper.identity import new_worker
 from .worker.keeper.runners import Journal
-from .worker.keeper.settle_with import settle_with
+from .worker.keeper.settle_with import settle_with, succeeded_under
 from .worker.keeper.store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff
 
 if TYPE_CHECKING:
@@ -358,8 +358,7 @@ class Pull:
                 raise answer
             if answer is Answer.LOST and tries:  # the call that was not answered may have done it
                 found = await self._store.call("ended", self._store.backend.ended([end.id]))
-                ended = found.get(end.id)
-                return Answer.OK if ended is not None and ended.state is State.SUCCEEDED else answer
+                return Answer.OK if succeeded_under(job._lease, found.get(end.id)) else answer
             return answer
 
     def _give_up_if_lost(self, job: LeasedJob) -> None:

@@ -22,7 +22,9 @@ from holdfast import (
     Snooze,
     State,
 )
+from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import Answer, ClaimRequest, Exchanged, Held
+from holdfast.worker.keeper.identity import new_worker
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 WITHIN_SECONDS = 60.0
@@ -223,6 +225,35 @@ def test_a_claim_that_times_out_is_repeated_with_less(memory_app: Holdfast) -> N
     assert [request.most for request in tries] == [10, 5, 2]
     assert [request.sweep_max for request in tries] == [200, 100, 50]
     assert tries[-1].bytes_max == tries[0].bytes_max // 4
+
+
+def test_a_success_of_the_next_lease_is_not_taken_for_ours(memory_app: Holdfast) -> None:
+    """The call that settles with jobs got no answer, the lease was lost, and another program finished the job."""
+    app, backend = memory_app, memory_app._store.open()
+    app.queue("mail")
+    send(app, "ann")
+    settle_with = backend.settle_with
+
+    async def unanswered(settlement: Settlement, jobs: Any, now: float | None = None) -> Answer:
+        if not lost:
+            lost.append(settlement.id)
+            [worker] = await backend.workers()
+            await backend.recover(dead=[worker.id])
+            other = new_worker(lease=30.0, queues=("mail",), slots=1)
+            await backend.register(other)
+            [lease] = (await backend.claim(ClaimRequest(worker=other.id, call=1, queues=("mail",), most=1))).leases
+            await backend.settle([Settlement(id=lease.id, token=lease.token, ending=Ending.SUCCEEDED)])
+            raise OutcomeUnknown("settle_with")
+        return await settle_with(settlement, jobs, now)
+
+    lost = list[str]()
+    backend.settle_with = unanswered  # type: ignore[method-assign, assignment]
+    with app.lease("mail") as [job]:
+        job.enqueue(app.task_by_name("next").bind())
+        with pytest.raises(LeaseLost):
+            job.succeed()
+    assert lost == [job.id]
+    assert list(app.jobs("task:next")) == []
 
 
 def test_leases_are_renewed_while_the_caller_works(leased_app: Holdfast) -> None:

@@ -267,6 +267,28 @@ def test_a_lost_lease_raises(tmp_path: Path) -> None:
     bank.close()
 
 
+def test_a_success_of_the_next_lease_is_not_counted_for_a_lost_one(tmp_path: Path) -> None:
+    """The handler rolled back, its worker was taken for dead, and another program finished the job."""
+    bank = Bank("sqlite", "sqlite3", tmp_path)
+    app = bank.app
+
+    @app.task(name="pay")
+    def pay(ctx: Context) -> None:
+        connection = sqlite3.connect(bank._conninfo)
+        ctx.succeed(connection=connection)
+        connection.rollback()
+        connection.close()
+        [worker] = app.workers()
+        app._store.call(lambda backend: backend.recover(dead=[worker.id]))
+        with app.lease("default") as [again]:
+            again.succeed("by another")
+
+    job = pay.enqueue()
+    assert app.work(drain=True, slots=1).succeeded == 0
+    assert job.refresh().value == "by another"
+    bank.close()
+
+
 def test_a_role_with_just_the_rights_named_settles(tmp_path: Path) -> None:
     bank = Bank("postgres", "psycopg", tmp_path)
     schema = bank.app.url.partition("schema=")[2].partition("&")[0]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement, State
+from ...lifecycle import Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -38,7 +38,7 @@ from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
-from .settle_with import ExchangeWithJobs
+from .settle_with import ExchangeWithJobs, succeeded_under
 from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
 from .unknown_tasks import UnknownTasks
 
@@ -471,7 +471,8 @@ class ExchangeLoop:
             found = await self._store.call("ended", self._store.backend.ended([one.id for one in unconfirmed]))
         except HoldfastError:
             found = {}
-        done = [one for one in unconfirmed if (job := found.get(one.id)) is not None and job.state is State.SUCCEEDED]
+        leases = self._ledger.leases
+        done = [one for one in unconfirmed if succeeded_under(leases.get(one.token), found.get(one.id))]
         self._settled([ended_as(Ending.SUCCEEDED, one) for one in done], [], [Answer.OK] * len(done), ended_at)
         self._settled([one for one in unconfirmed if one not in done], [], [Answer.LOST] * len(unconfirmed), ended_at)
         self._unheard = unheard

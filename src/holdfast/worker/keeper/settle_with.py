@@ -15,8 +15,8 @@ from ... import events
 from ...backends.contract import Backend, JobsApart
 from ...context import TEXT_CHARS_MAX, bounded, dotted, error_text
 from ...errors import HoldfastError, JobNotFound, ParentNotFound, StateConflict, StoreSealed
-from ...lifecycle import Ending, Failure, Settlement
-from ...records import Answer, ClaimRequest, Exchanged, Release, SettlementWithJobs
+from ...lifecycle import Ending, Failure, Settlement, State
+from ...records import Answer, ClaimRequest, Exchanged, JobRecord, Lease, Release, SettlementWithJobs
 from .runners import Runners
 
 REFUSALS = (JobNotFound, JobsApart, ParentNotFound, StateConflict, StoreSealed)
@@ -28,6 +28,11 @@ async def settle_with(one: SettlementWithJobs, backend: Backend) -> Answer | Hol
         return await backend.settle_with(one, one.jobs)
     except REFUSALS as error:
         return error
+
+
+def succeeded_under(lease: Lease | None, job: JobRecord | None) -> bool:
+    """Whether the job has succeeded, and under this lease: after a loss another worker may have finished it."""
+    return lease is not None and job is not None and job.state is State.SUCCEEDED and job.fence == lease.fence
 
 
 def refused(one: Settlement, error: HoldfastError) -> Settlement:
