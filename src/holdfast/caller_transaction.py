@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .backends.caller_connections import Caller, recognise, refuse_autocommit
+from .backends.caller_connections import Caller, recognise, refuse_autocommit, refuse_parents
 from .context import CancelRequested, Context, Outcome, OutcomeKind, settlement_for
 from .errors import BackendUnavailable, ConfigurationError, LeaseLost
 from .lifecycle import Settlement
-from .records import Answer
+from .records import Answer, NewJob
 
 if TYPE_CHECKING:
     from .options import TaskOptions
@@ -27,11 +27,11 @@ def settle(context: Context, task: Task[..., Any], options: TaskOptions, connect
             f"ctx.succeed() cannot use the {caller.name} given as connection=: it is for async code. "
             "Use `await ctx.asucceed(…)` in an async handler."
         )
-    settlement = _announced(context, task, options, result)
+    jobs, settlement = _jobs(context), _announced(context, task, options, result)
     backend, driver = task.app._store.unopened, _driver_connection(connection, caller)
-    if context._children is not None:
-        backend.enqueue_on(driver, list(context._children.jobs.values()))
     answer = backend.settle_on(driver, settlement)
+    if jobs and answer is Answer.OK:  # after the end, as in settle_with (R86): one of them may take the job's key
+        backend.enqueue_on(driver, jobs)
     _accept(context, answer)
 
 
@@ -43,11 +43,12 @@ async def asettle(context: Context, task: Task[..., Any], options: TaskOptions, 
             f"ctx.asucceed() cannot use the {caller.name} given as connection=: it is for sync code. "
             "Use ctx.succeed(…) on the thread that owns the connection."
         )
-    settlement = _announced(context, task, options, result)
+    jobs, settlement = _jobs(context), _announced(context, task, options, result)
     backend = task.app._store.unopened
-    if context._children is not None:
-        await backend.aenqueue_on(connection, list(context._children.jobs.values()))
-    _accept(context, await backend.asettle_on(connection, settlement))
+    answer = await backend.asettle_on(connection, settlement)
+    if jobs and answer is Answer.OK:
+        await backend.aenqueue_on(connection, jobs)
+    _accept(context, answer)
 
 
 def _announced(context: Context, task: Task[..., Any], options: TaskOptions, result: Any) -> Settlement:
@@ -57,6 +58,13 @@ def _announced(context: Context, task: Task[..., Any], options: TaskOptions, res
     if context._reports is not None:
         context._reports.settles_itself(lease)
     return settlement_for(lease.id, lease.token, outcome, retain=options.retain)
+
+
+def _jobs(context: Context) -> list[NewJob]:
+    """The jobs that go with the end; those that cannot are refused before it."""
+    jobs = [] if context._children is None else list(context._children.jobs.values())
+    refuse_parents(jobs)
+    return jobs
 
 
 def _driver_connection(connection: Any, caller: Caller) -> Any:

@@ -8,13 +8,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import psycopg
 import pytest
 from tests.moving.stage import fresh_url
+from tests.servers import postgres
 from tests.soak import flow_jobs
 
-from holdfast import BoundCall, Bury, ConfigurationError, Context, Holdfast, State, events, testing
+from holdfast import BoundCall, Bury, ConfigurationError, Context, Holdfast, LeaseLost, State, events, testing
 from holdfast.children import CHILDREN_MAX
 from holdfast.errors import ParentNotFound
 
@@ -170,6 +172,57 @@ def test_jobs_join_a_transaction_of_the_handler(tmp_path: Path) -> None:
         app.work(drain=True)
         assert (done.refresh().state, undone.refresh().state) == (State.SUCCEEDED, State.DEAD)
         assert [job.state for job in app.jobs("task:child")] == [State.SUCCEEDED]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_job_of_a_transaction_may_take_the_key_of_the_one_that_ends(kind: str, tmp_path: Path) -> None:
+    url, ran = fresh_url(kind, tmp_path), list[int]()
+    with Holdfast(url) as app:
+
+        def connect() -> Any:
+            if kind == "sqlite":
+                return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)
+            return psycopg.connect(postgres.shared_server().conninfo)
+
+        @app.task(name="poll", key="poll")
+        def poll(ctx: Context, n: int) -> None:
+            ran.append(n)
+            if n < 2:
+                ctx.enqueue(poll.bind(n + 1))
+            connection = connect()
+            ctx.succeed(connection=connection)
+            connection.commit()
+            connection.close()
+
+        poll.enqueue(0)
+        app.work(drain=True)
+        assert ran == [0, 1, 2]
+        assert app.audit().violations == []
+
+
+def test_a_lost_lease_leaves_its_jobs_out_of_the_transaction(tmp_path: Path) -> None:
+    """Also if the handler goes on after LeaseLost and commits what it wrote."""
+    path = tmp_path / "jobs.db"
+    with Holdfast(f"sqlite:///{path}") as app:
+
+        @app.task(name="child")
+        def child() -> None: ...
+
+        @app.task(name="parent")
+        def parent(ctx: Context) -> None:
+            ctx.enqueue(child.bind())
+            [worker] = app.workers()
+            app._store.call(lambda backend: backend.recover(dead=[worker.id]))
+            app.cancel(ctx.id)
+            connection = sqlite3.connect(path, timeout=10)
+            with pytest.raises(LeaseLost):
+                ctx.succeed(connection=connection)
+            connection.commit()
+            connection.close()
+
+        parent.enqueue()
+        app.work(drain=True)
+        assert list(app.jobs("task:child")) == []
 
 
 def test_a_member_of_a_batch_is_refused_in_a_transaction(tmp_path: Path) -> None:
