@@ -3,7 +3,8 @@
 Called by users through `app.batch` and `app.enqueue_batch`. A batch is a job, its *join*, that waits for its members
 whatever becomes of them, and is added to while it waits (R87). When its turn comes, a worker runs it: it counts the
 members and enqueues the callbacks with its own end, so they are stored once or not at all. An open batch has one more
-member, which nobody runs: closing the batch is cancelling that one. So the store knows jobs and edges only.
+member, which is due in a thousand years: closing the batch is cancelling that one. So the store knows jobs and edges
+only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from .backends.contract import Backend
 from .clock import to_seconds
 from .context import Context
+from .edges import BATCH_OPEN_TASK as HOLD
 from .edges import BATCH_TASK as JOIN
 from .edges import DUE_NEVER, Relative
 from .errors import ConfigurationError, JobNotFound
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 
-HOLD = "holdfast.batch.open"  # the task of the member that keeps a batch open; never run
 PAGE = 1000  # members that are read in one call
 STALLS_MAX = 1_000_000  # a join is not to blame for workers that die while it runs
 QUEUE_DEFAULT = "default"  # of a batch without jobs
@@ -114,6 +115,13 @@ class Batch:
         new = checked(call).new
         if call.connection is not None:
             raise ConfigurationError("a job of a batch cannot join your own transaction: leave out connection=.")
+        if self.id in new.after:
+            raise ConfigurationError("a job of a batch cannot wait for the batch, which waits for it.")
+        if new.key is not None and new.on_conflict in ("replace", "debounce"):
+            raise ConfigurationError(
+                "a job of a batch cannot use on_conflict='replace', 'debounce' or 'keep_last': the job that it would "
+                "change is not in the batch. Use 'keep', 'extend', 'throttle' or 'raise'."
+            )
         if new.before is not None:
             raise ConfigurationError(f"{call!r} is in a batch already. Bind the task once for each.")
         return BoundCall(replace(new, before=self.id, options=with_batch(new.options, self.id)))
@@ -256,11 +264,17 @@ class Batch:
     def cancel(self, *, by: str = "") -> int:
         """Close it, and cancel its members that have not finished; returns how many. Callbacks are fired as ever."""
         forbid_running_loop("batch.cancel()", "batch.acancel()")
-        return self._app._store.call(partial(cancel, self.id, by))
+        done = self._app._store.call(partial(cancel, self.id, by))
+        if self._app._eager is not None:
+            self._app._eager.run()
+        return done
 
     async def acancel(self, *, by: str = "") -> int:
         """Async version of `cancel`."""
-        return await self._app._store.acall(partial(cancel, self.id, by))
+        done = await self._app._store.acall(partial(cancel, self.id, by))
+        if self._app._eager is not None:
+            await self._app._eager.arun()
+        return done
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}>"
@@ -377,25 +391,32 @@ async def _close(id: str, backend: Backend) -> None:
 
 
 async def cancel(id: str, by: str, backend: Backend) -> int:
-    """Cancel the members that have not finished, and those of batches inside; returns how many."""
-    await join_of(id, backend)
-    done = 0
-    for one in await members(id, backend):
-        if one.state.live:
-            done += (
-                await cancel(one.id, by, backend) if one.task == JOIN else await was_done(backend.cancel(one.id, by=by))
-            )
-    await was_done(backend.cancel(_hold_of(id), by="batch.close"))
+    """Close it, and cancel the members that have not finished, and those of batches inside; returns how many."""
+    await _close(id, backend)
+    done, tried = 0, set[str]()
+    while live := [one for one in await members(id, backend) if one.state.live and one.id not in tried]:
+        for one in live:  # others may be added meanwhile
+            inside = one.task == JOIN
+            done += await (cancel(one.id, by, backend) if inside else was_done(backend.cancel(one.id, by=by)))
+        tried.update(one.id for one in live)
     return done
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The task of joins, which every app knows
+# The tasks of joins and of what keeps a batch open, which every app knows
 
 
-def join_task(app: Holdfast) -> Task[..., Any]:
-    """The task of this app's joins."""
-    return Task(join, TaskOptions(name=JOIN, retry=RetryPolicy(limit=None), max_stalls=STALLS_MAX), app)
+def own_tasks(app: Holdfast) -> dict[str, Task[..., Any]]:
+    """The tasks of this app's batches themselves, by name."""
+    always = RetryPolicy(limit=None)
+    return {
+        JOIN: Task(join, TaskOptions(name=JOIN, retry=always, max_stalls=STALLS_MAX), app),
+        HOLD: Task(hold, TaskOptions(name=HOLD, retry=always, max_stalls=STALLS_MAX), app),
+    }
+
+
+async def hold() -> None:
+    """Somebody ran what keeps a batch open: it was closed before, or is now."""
 
 
 async def join(ctx: Context, plan: Plan) -> dict[State, int]:

@@ -21,6 +21,7 @@ STATUSES: tuple[EdgeStatus, ...] = ("open", "failed", "met")  # a store keeps th
 PARENTS_MAX = 10_000  # that one job may wait for
 PROPAGATE_MAX = 200  # edges that a step brings in line with its parents' new states; promote continues
 BATCH_TASK = "holdfast.batch"  # the task of the job that a batch is; every app knows it
+BATCH_OPEN_TASK = f"{BATCH_TASK}.open"  # the task of the member that keeps a batch open; it does nothing
 DUE_AFTER_PARENTS = 32_503_680_000.0  # due_at of a job that waits for its parents: the year 3000
 DUE_NEVER = DUE_AFTER_PARENTS - 366 * 86_400.0  # due_at of the member that keeps a batch open: the year 2998
 

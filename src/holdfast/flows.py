@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from .backends.contract import Backend
 from .clock import to_seconds
-from .edges import PARENTS_MAX
+from .edges import BATCH_OPEN_TASK, PARENTS_MAX
 from .errors import ConfigurationError, JobNotFound, StateConflict
 from .headers import with_parents
 from .job import BoundCall, Job
@@ -182,11 +182,11 @@ class FlowGraph(Struct, frozen=True):
 
     def svg(self) -> str:
         """The graph as a drawing, parents left of their children, coloured by state: SVG for a browser or a report."""
-        depth: dict[str, int] = {}
+        depth = depths(self)
         rows: Counter[int] = Counter()
         places: dict[str, tuple[int, int]] = {}
-        for job in self.jobs:  # parents come first
-            column = depth[job.id] = max((depth[parent] + 1 for parent in job.after), default=0)
+        for job in self.jobs:
+            column = depth[job.id]
             places[job.id] = (MARGIN + column * (BOX[0] + GAP[0]), MARGIN + rows[column] * (BOX[1] + GAP[1]))
             rows[column] += 1
         width = MARGIN + len(rows) * (BOX[0] + GAP[0]) - GAP[0] + MARGIN
@@ -199,6 +199,14 @@ class FlowGraph(Struct, frozen=True):
             "</svg>",
         ]
         return "\n".join(lines)
+
+
+def depths(graph: FlowGraph) -> dict[str, int]:
+    """How many jobs are in the longest line before each job, by id."""
+    depth: dict[str, int] = {}
+    for job in graph.jobs:  # parents come first, but for a cycle
+        depth[job.id] = max((depth[parent] + 1 for parent in job.after if parent in depth), default=0)
+    return depth
 
 
 NAME_CHARS_MAX = 26  # of a task in a drawing
@@ -325,7 +333,9 @@ class FlowRun(Generic[R]):
     async def _retry_failed(self, by: str, backend: Backend) -> int:
         graph = await graph_of(backend, self.id)
         states = {job.id: job.state for job in graph.jobs}
-        failed = [job for job in graph.jobs if job.state in (State.DEAD, State.CANCELLED)]
+        over = (State.DEAD, State.CANCELLED)
+        # A batch is closed by a cancel, which is no failure.
+        failed = [job for job in graph.jobs if job.state in over and job.task != BATCH_OPEN_TASK]
         first: list[FlowJob] = []  # those that wait for nobody
         done = 0
         for job in reversed(failed):  # children first: they follow their parents when those come back
@@ -372,5 +382,9 @@ async def graph_of(backend: Backend, job_id: str) -> FlowGraph:
                 found[one.id] = (one.task, one.state)
                 waiting.append(one.id)
     known = {id: tuple(parent for parent in parents.get(id, ()) if parent in found) for id in found}
-    order = TopologicalSorter({id: known[id] for id in sorted(found)}).static_order()
+    order = sorted(found)
+    try:
+        order = list(TopologicalSorter({id: known[id] for id in order}).static_order())
+    except CycleError:
+        pass  # a job of a batch waits for the batch, by way of another: that must be seen, too
     return FlowGraph(tuple(FlowJob(id, *found[id], known[id]) for id in order), capped)

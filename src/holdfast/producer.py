@@ -58,7 +58,7 @@ class Producer(TaskRouter, Operator):
     _hooks: Hooks
     _eager: Eager | None = None  # inside app.eager()
     result_bytes_max: int
-    _join_task: Task[..., Any] | None = None  # that of batches
+    _batch_tasks: Mapping[str, Task[..., Any]] | None = None  # those of batches themselves, by name
 
     # ------------------------------------------------------------------ enqueue
 
@@ -299,11 +299,11 @@ class Producer(TaskRouter, Operator):
         app: Any = self
         return batches.known_batch(app, id)
 
-    def _task_of_batches(self) -> Task[..., Any]:
-        if self._join_task is None:
+    def _task_of_batches(self, name: str) -> Task[..., Any]:
+        if self._batch_tasks is None:
             app: Any = self
-            self._join_task = batches.join_task(app)
-        return self._join_task
+            self._batch_tasks = batches.own_tasks(app)
+        return self._batch_tasks[name]
 
     def map(self, task: Task[[list[T]], Any], rows: Iterable[T], *, chunk: int = 1000) -> Enqueued:
         """One job for every `chunk` rows: each gets a list of them. Rows are taken as they come, never all at once."""

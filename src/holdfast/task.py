@@ -30,7 +30,7 @@ import msgspec
 from .clock import to_seconds
 from .codec import Codec, OpenCodec, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
-from .edges import BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
+from .edges import BATCH_OPEN_TASK, BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags
 from .job import BoundCall, Job
@@ -545,10 +545,10 @@ class TaskRouter:
     def find_task(self, name: str) -> Task[..., Any] | None:
         """The task with that name or alias."""
         found = self._tasks.get(name) or self._aliases.get(name)
-        return self._task_of_batches() if found is None and name == BATCH_TASK else found
+        return self._task_of_batches(name) if found is None and name in (BATCH_TASK, BATCH_OPEN_TASK) else found
 
-    def _task_of_batches(self) -> Task[..., Any] | None:
-        """Every app knows the task of batches."""
+    def _task_of_batches(self, name: str) -> Task[..., Any] | None:
+        """Every app knows the tasks of batches."""
         return None
 
     @overload

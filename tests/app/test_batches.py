@@ -12,6 +12,7 @@ from tests.moving.stage import fresh_url
 
 from holdfast import BoundCall, Bury, ConfigurationError, Context, Holdfast, JobNotFound, State, WaitTimedOut
 from holdfast.errors import StateConflict
+from holdfast.records import JobRecord
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 
@@ -119,6 +120,25 @@ def test_cancelling_a_batch_cancels_what_is_left_of_it(stage: Stage) -> None:
     assert (inner.status().failed, outer.status().counts) == (1, {State.CANCELLED: 1, State.SUCCEEDED: 1})
 
 
+def test_what_is_added_while_a_batch_is_cancelled_is_cancelled_too(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, batch = stage.app, stage.app.batch(**stage.callbacks)
+    first = batch.enqueue(stage.member.options(delay=60).bind(0))
+    late, backend = batch.add(stage.member.options(delay=60).bind(0)), app._store.open()
+    cancel = backend.cancel
+
+    async def slowly(job_id: str, now: float | None = None, **about: Any) -> JobRecord:
+        if job_id == first.id:
+            await backend.enqueue([late.new])
+        return await cancel(job_id, now, **about)
+
+    monkeypatch.setattr(backend, "cancel", slowly)
+    assert batch.cancel() == 2
+    assert batch.status().open is False
+    assert batch.status().counts == {State.CANCELLED: 2}
+
+
 def test_an_error_inside_the_block_cancels_the_batch(stage: Stage) -> None:
     def broken() -> None:
         with stage.app.batch(on_failure=stage.tell.bind("failure")) as batch:
@@ -176,6 +196,15 @@ def test_an_eager_app_runs_batches_through() -> None:
     assert stage.told == ["finish", "success"]
 
 
+def test_an_eager_app_runs_the_callbacks_of_a_cancelled_batch() -> None:
+    stage = Stage(Holdfast("memory://"))
+    with stage.app.eager():
+        batch = stage.app.batch(**stage.callbacks)
+        batch.enqueue(stage.member.bind(0))
+        assert batch.cancel() == 0
+    assert stage.told == ["finish", "success"]
+
+
 def test_what_is_no_callback_or_member_is_refused(stage: Stage) -> None:
     app, call = stage.app, stage.tell.bind("x")
     with pytest.raises(ConfigurationError, match="on_success= takes a bound call"):
@@ -189,6 +218,10 @@ def test_what_is_no_callback_or_member_is_refused(stage: Stage) -> None:
     batch = app.batch()
     with pytest.raises(ConfigurationError, match="in a batch already"):
         batch.enqueue(batch.add(call))
+    with pytest.raises(ConfigurationError, match="cannot wait for the batch"):
+        batch.enqueue(stage.tell.options(after=[batch.id]).bind("x"))
+    with pytest.raises(ConfigurationError, match="'replace', 'debounce' or 'keep_last'"):
+        batch.enqueue(stage.tell.options(key="k", on_conflict="replace").bind("x"))
     with pytest.raises(JobNotFound):
         app.find_batch("nobody").close()
     assert list(app.jobs()) == []

@@ -91,6 +91,44 @@ def test_what_failed_is_run_again_and_takes_the_rest_along(flowing: Holdfast) ->
     assert run.result(timeout=10) == 11
 
 
+def test_what_kept_a_batch_open_is_not_run_again(flowing: Holdfast) -> None:
+    """It was cancelled to close the batch. Nobody needs it, also if an operator runs it again by hand."""
+    app = flowing
+    with app.batch() as batch:
+        batch.enqueue_many(numbers(app, 5, -6))
+    app.work(drain=True)
+    assert batch.finished(timeout=10).failed == 1
+    app.ready.set()  # type: ignore[attr-defined]
+    run = app.flow(batch.id)
+    assert run.retry_failed(by="ann") == 1
+    app.work(drain=True)
+    assert run.graph().counts == {State.SUCCEEDED: 3, State.CANCELLED: 1}
+    [kept] = app.jobs("state:cancelled")
+    app.retry(kept.id)
+    app.work(drain=True)
+    assert run.graph().counts == {State.SUCCEEDED: 4}
+
+
+def test_a_cycle_is_shown(memory_app: Holdfast) -> None:
+    """A job of a batch that waits for the batch, by way of another job."""
+    app = memory_app
+
+    @app.task(name="one")
+    def one() -> None: ...
+
+    batch = app.batch()
+    batch.enqueue(one.bind())
+    between = one.options(after=[batch.id]).enqueue()
+    batch.enqueue(one.options(after=[between]).bind())
+    batch.close()
+    app.work(drain=True)
+    run = app.flow(between)
+    graph = run.graph()
+    assert graph.counts == {State.SUCCEEDED: 1, State.SCHEDULED: 3, State.CANCELLED: 1}
+    assert graph.svg().count("<rect") == len(graph.jobs) == 5
+    assert run.cancel() == 3
+
+
 def test_cancel_ends_what_has_not_finished(flowing: Holdfast) -> None:
     app = flowing
     calls = numbers(app, 1, 2)

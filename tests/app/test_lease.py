@@ -247,7 +247,7 @@ def test_a_success_of_the_next_lease_is_not_taken_for_ours(memory_app: Holdfast)
         return await settle_with(settlement, jobs, now)
 
     lost = list[str]()
-    backend.settle_with = unanswered  # type: ignore[method-assign, assignment]
+    backend.settle_with = unanswered  # type: ignore[method-assign]
     with app.lease("mail") as [job]:
         job.enqueue(app.task_by_name("next").bind())
         with pytest.raises(LeaseLost):

@@ -53,9 +53,9 @@ def flow(session: Session, id: str, dot: bool, svg: bool, cancel: bool, retry_fa
 
 
 def _show(session: Session, graph: FlowGraph) -> None:
-    depth: dict[str, int] = {}
-    for job in graph.jobs:  # parents come first
-        depth[job.id] = max((depth[parent] + 1 for parent in job.after), default=0)
+    from ..flows import depths
+
+    depth = depths(graph)
     width = max(2 * depth[job.id] + len(job.task) for job in graph.jobs)
     for job in sorted(graph.jobs, key=lambda job: depth[job.id]):
         name = f"{'  ' * depth[job.id]}{job.task}"
