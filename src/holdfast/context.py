@@ -273,9 +273,9 @@ class Context(Durable, Attempt):
 
     def _durable(self) -> Replay:
         if self._replay is None:
-            from .replay import Replay
+            from .replay import of_attempt
 
-            self._replay = Replay(self)
+            return of_attempt(self)
         return self._replay
 
     def raise_if_cancelled(self) -> None:

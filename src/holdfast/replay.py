@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -36,6 +38,7 @@ RESULT_BYTES_MAX = 1_048_576
 WAIT_SECONDS = 365 * 86_400.0  # a wait without a timeout looks again once a year
 STATE_NAME = "state"
 MISSING: Any = object()
+_FIRST_CALL = threading.Lock()
 _IN_STEP: ContextVar[str | None] = ContextVar("holdfast_in_step", default=None)
 
 
@@ -58,6 +61,14 @@ def run_here(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a durable call of a sync handler must not suspend")
 
 
+def of_attempt(context: Context) -> Replay:
+    """The durable calls of an attempt: one object, also if threads of its handler make the first calls at once."""
+    with _FIRST_CALL:
+        if context._replay is None:
+            context._replay = Replay(context)
+        return context._replay
+
+
 class Replay:
     """The durable calls of one attempt."""
 
@@ -67,8 +78,8 @@ class Replay:
         self._app = None if task is None else task.app  # None: a plain call of the function, outside of any job
         self.is_async = _on_a_loop() if task is None else task.is_async
         self._skips_time = self._app is None or self._app._eager is not None
-        self._calls = 0  # begun in this attempt
-        self._begun: dict[str, int] = {}
+        self._count = itertools.count(1)  # numbers for the calls of this attempt
+        self._begun: dict[str, int] = {}  # their numbers, by name
         self._open: dict[str, None] = {}  # begun, and neither over nor failed
         self._loaded_at: float | None = None
         self._store_now = 0.0
@@ -119,27 +130,33 @@ class Replay:
     # ------------------------------------------------------------------ the order of calls
 
     def begin(self, kind: StepKind, name: str | None) -> tuple[int, str]:
-        """Number a call, at the moment it is made, and check its name."""
+        """Number a call, at the moment it is made, and check its name. Threads of one handler may call it at once."""
         inside = _IN_STEP.get()
         if inside is not None:
             raise ConfigurationError(
                 f"a step cannot contain another: step {inside!r} is running, and on the next attempt it would not run "
                 "again. Call them one after the other in the handler."
             )
-        number = self._calls + 1
-        name = f"{kind}-{number}" if name is None else check_name(name, f"name of a {kind}")
+        if name is not None:
+            self._refuse_twice(check_name(name, f"name of a {kind}"))
+        if len(self._begun) >= STEPS_MAX:
+            raise ConfigurationError(
+                f"a job has at most {STEPS_MAX} steps, sleeps and waits. Do more in one step, or enqueue other jobs."
+            )
+        number = next(self._count)
+        if name is None:
+            name = f"{kind}-{number}"
+            self._refuse_twice(name)
+        self._begun[name] = number
+        self._open[name] = None
+        return number, name
+
+    def _refuse_twice(self, name: str) -> None:
         if name in self._begun:
             raise ConfigurationError(
                 f"step {name!r} was called twice in one attempt. A step is known by its name: give each its own, in a "
                 f'loop e.g. f"{name}-{{i}}".'
             )
-        if number > STEPS_MAX:
-            raise ConfigurationError(
-                f"a job has at most {STEPS_MAX} steps, sleeps and waits. Do more in one step, or enqueue other jobs."
-            )
-        self._calls = self._begun[name] = number
-        self._open[name] = None
-        return number, name
 
     async def _known(self, kind: StepKind, name: str, number: int) -> Step | None:
         """What an earlier attempt stored for this call; StepsChanged if that was another one."""
@@ -167,7 +184,7 @@ class Replay:
                 f"the handler returned before {names} was over. In an async handler every step, sleep and wait must be "
                 "awaited."
             )
-        left = [number for number in self._by_number if number > self._calls]
+        left = [number for number in self._by_number if number > len(self._begun)]
         if left:
             found = self._by_number[min(left)]
             return StepsChanged(self._context.id, found.number, f"{found.kind} {found.name!r}", None)
@@ -269,7 +286,7 @@ class Replay:
         found = self._others.get(("version", name))
         if found is not None:
             return int(decode_plain(found.value or b"1"))
-        if any(number > self._calls for number in self._by_number):
+        if any(number > len(self._begun) for number in self._by_number):
             return 1
         if sum(kind == "version" for kind, _ in self._others) >= VERSIONS_MAX:
             raise ConfigurationError(f"a job has at most {VERSIONS_MAX} versions. Remove those of code that is gone.")

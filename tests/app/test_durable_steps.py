@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from holdfast import Bury, Context, Holdfast, RetryPolicy, SignalTimedOut, State
+from holdfast import Bury, Context, Holdfast, RetryPolicy, SignalTimedOut, State, names, replay
 from holdfast.errors import ConfigurationError, InvalidArguments, JobNotFound, LeaseLost, StateConflict, StepsChanged
 from holdfast.job import Job
 from holdfast.steps import STEPS_MAX
@@ -329,7 +332,7 @@ def mistakes(app: Holdfast) -> dict[str, tuple[Any, str]]:
         ctx.step("outer", lambda: ctx.step("inner", int))
 
     def too_many(ctx: Context) -> None:
-        ctx._durable()._calls = STEPS_MAX
+        ctx._durable()._begun.update((f"step {n}", n) for n in range(STEPS_MAX))
         ctx.step("one more", int)
 
     def not_json(ctx: Context) -> None:
@@ -375,6 +378,51 @@ def test_a_mistake_is_told(memory_app: Holdfast, what: str) -> None:
     job = memory_app.task(name="bad", retry=0)(handler).enqueue()
     memory_app.work(drain=True)
     assert told in last_error(job)
+
+
+def test_steps_that_threads_begin_at_once_have_numbers_of_their_own(
+    memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, check = memory_app, names.check_name
+
+    @app.task(name="both", retry=0)
+    def both(ctx: Context) -> list[str]:
+        def another_thread_comes_first(name: str, what: str) -> str:
+            if name == "a":
+                found.append(ctx.step("b", str, "b"))
+            return check(name, what)
+
+        monkeypatch.setattr(replay, "check_name", another_thread_comes_first)
+        return [ctx.step("a", str, "a"), *found]
+
+    found = list[str]()
+    job = both.enqueue()
+    app.work(drain=True)
+    assert job.result(timeout=10) == ["a", "b"]
+    assert {step.name: step.number for step in app.steps(job)} == {"b": 1, "a": 2}
+
+
+def test_threads_that_make_the_first_calls_share_one_order(
+    memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find that there is no order yet, if nothing keeps them apart."""
+    app, begin, met = memory_app, replay.Replay.__init__, threading.Barrier(2)
+
+    def slowly(self: replay.Replay, context: Context) -> None:
+        with suppress(threading.BrokenBarrierError):
+            met.wait(timeout=0.5)
+        begin(self, context)
+
+    @app.task(name="both", retry=0)
+    def both(ctx: Context) -> list[str]:
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda name: ctx.step(name, str, name), ["a", "b"]))
+
+    monkeypatch.setattr(replay.Replay, "__init__", slowly)
+    job = both.enqueue()
+    app.work(drain=True)
+    assert job.result(timeout=10) == ["a", "b"]
+    assert sorted(step.number for step in app.steps(job)) == [1, 2]
 
 
 def test_eager_and_plain_calls_skip_time(memory_app: Holdfast) -> None:
