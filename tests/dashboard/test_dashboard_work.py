@@ -122,6 +122,53 @@ def test_what_a_client_is_told_to_stop(mail: Holdfast) -> None:
     asyncio.run(walk())
 
 
+def test_outcomes_are_settled_together_or_refused_together(mail: Holdfast) -> None:
+    """The second value is nested too deeply: the client must not guess whether the first one was settled."""
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        jobs = [await send.aenqueue("ann"), await send.aenqueue("bob")]
+        leased = await post(visitor, "lease", queues=["mail"], most=2)
+        ends = [{"id": job["id"], "token": job["token"], "outcome": "succeed"} for job in leased["jobs"]]
+        deep: list[Any] = []
+        for _ in range(70):
+            deep = [deep]
+        body = {"worker": leased["worker"], "outcomes": [ends[0], {**ends[1], "value": deep}]}
+        answer = await visitor.http.post("/api/settle", json=body)
+        assert (answer.status_code, "nested" in answer.text) == (400, True)
+        assert [(await job.arefresh()).state for job in jobs] == [State.RUNNING] * 2
+        said = await post(visitor, "settle", worker=leased["worker"], outcomes=[*ends, ends[0]])
+        assert [one["answer"] for one in said["answers"]] == ["ok", "ok", "lost"]
+
+    asyncio.run(walk())
+
+
+def test_a_client_speaks_for_no_other_worker(mail: Holdfast) -> None:
+    """Else it could give back what runs elsewhere, and it would run twice at once."""
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        job = await send.aenqueue("ann")
+        async with mail.lease("mail") as [held]:
+            [other] = await mail.aworkers()
+            outcome = {"id": job.id, "token": "x", "outcome": "release"}
+            bodies: dict[str, dict[str, Any]] = {
+                "renew": {"leases": []},
+                "settle": {"outcomes": [outcome]},
+                "leave": {},
+            }
+            for path, body in bodies.items():
+                answer = await visitor.http.post(f"/api/{path}", json={"worker": other.id, **body})
+                assert (answer.status_code, "did not lease over this API" in answer.text) == (400, True), path
+                assert (await job.arefresh()).state is State.RUNNING
+            await held.asucceed("once")
+        assert (await job.arefresh()).attempts == 1
+
+    asyncio.run(walk())
+
+
 def test_who_may_work(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         everything_else = Access(name="ann", payload=True, operate=True, destroy=True)

@@ -18,7 +18,7 @@ from .. import events
 from ..app import Holdfast
 from ..backends.contract import Backend
 from ..context import Bury, Retry, Snooze
-from ..errors import BackendUnavailable, HoldfastError, StoreSealed
+from ..errors import BackendUnavailable, ConfigurationError, HoldfastError, StoreSealed
 from ..headers import headers_of
 from ..lifecycle import Ending, Settlement, State
 from ..pull import failed, succeeded
@@ -30,6 +30,7 @@ from .bodies import Delay, Text
 WAIT_SECONDS_MAX = 20.0  # less than what proxies usually allow
 POLL_SECONDS = 1.0
 HELD_MAX = 500
+WORKER_PREFIX = "api-"  # of the ids of workers that lease here: their clients speak for no other
 Id = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -161,6 +162,7 @@ class Leasing:
     def _new_worker(self, body: LeaseBody) -> WorkerRecord:
         """No process id: the client's is not on this machine, and ours may end before it does."""
         made = new_worker(lease=body.lease, queues=tuple(dict.fromkeys(body.queues)), slots=body.most)
+        made = msgspec.structs.replace(made, id=f"{WORKER_PREFIX}{made.id}")
         return msgspec.structs.replace(made, host=body.name or "api", pid=0, boot_id="", pid_namespace="")
 
     async def _lease(self, backend: Backend, worker: WorkerRecord, body: LeaseBody) -> list[Lease]:
@@ -199,6 +201,7 @@ class Leasing:
         return [lease for lease in leases if lease.token not in refused]
 
     async def renew(self, body: RenewBody) -> RenewedDocument:
+        _check_leases_here(body.worker)
         held = [Held(one.id, one.token) for one in body.leases]
         answer = await self._app._store.acall(lambda backend: backend.renew(body.worker, held, seen_call=_CALLS_MAX))
         if not answer.known:
@@ -208,27 +211,35 @@ class Leasing:
         return RenewedDocument(lost=list(answer.lost), cancelled=list(answer.cancelled))
 
     async def settle(self, body: SettleBody) -> SettledDocument:
+        _check_leases_here(body.worker)
         answers = await self._app._store.acall(lambda backend: self._settle(backend, body))
         return SettledDocument(answers=answers)
 
     async def _settle(self, backend: Backend, body: SettleBody) -> list[AnswerDocument]:
         journal, said = Journal(), []
-        for outcome in body.outcomes:
-            record = await backend.get(outcome.id)
-            said.append(AnswerDocument(outcome.id, await self._end(backend, body.worker, outcome, record, journal)))
+        ends = [
+            self._end_of(await backend.get(outcome.id), outcome) for outcome in body.outcomes
+        ]  # one refused: all are
+        for outcome, found in zip(body.outcomes, ends, strict=True):
+            answer = "lost" if found is None else await self._end(backend, body.worker, *found, journal)
+            said.append(AnswerDocument(outcome.id, answer))
         await self._record(backend, journal, body.worker)
         return said
 
-    async def _end(
-        self, backend: Backend, worker: str, outcome: OutcomeBody, record: JobRecord | None, journal: Journal
-    ) -> Literal["ok", "lost", "cancelled", "busy"]:
+    def _end_of(self, record: JobRecord | None, outcome: OutcomeBody) -> tuple[Lease, Settlement | Release] | None:
+        """The lease and its end; None if there is no lease. InvalidResult."""
         if record is None or record.state is not State.RUNNING:
-            return "lost"
+            return None
         lease = _lease_of(record, outcome.token)
         if outcome.outcome == "release":
-            answer = (await backend.exchange((), [Release(id=lease.id, token=lease.token)], None)).answers[0]
-            return _ANSWERS[answer]
-        end = self._settlement(lease, outcome)
+            return lease, Release(id=lease.id, token=lease.token)
+        return lease, self._settlement(lease, outcome)
+
+    async def _end(
+        self, backend: Backend, worker: str, lease: Lease, end: Settlement | Release, journal: Journal
+    ) -> Literal["ok", "lost", "cancelled", "busy"]:
+        if isinstance(end, Release):
+            return _ANSWERS[(await backend.exchange((), [end], None)).answers[0]]
         answer = (await backend.exchange([end], (), None)).answers[0]
         cancelled = answer is Answer.CANCELLED
         if cancelled:
@@ -261,6 +272,7 @@ class Leasing:
                 return
 
     async def leave(self, body: LeaveBody) -> LeftDocument:
+        _check_leases_here(body.worker)
         return LeftDocument(released=await self._app._store.acall(lambda backend: backend.retire(body.worker)))
 
 
@@ -271,6 +283,12 @@ _ANSWERS: Mapping[Answer, Literal["ok", "lost", "busy"]] = {
     Answer.BUSY: "busy",
     Answer.UNHEARD: "busy",
 }
+
+
+def _check_leases_here(worker: str) -> None:
+    """A renewal gives back what it does not name, and needs no token: it must not be about somebody else's leases."""
+    if not worker.startswith(WORKER_PREFIX):
+        raise ConfigurationError(f"worker {worker!r} did not lease over this API. Name the one that lease answered.")
 
 
 def _lease_of(record: JobRecord, token: str) -> Lease:
