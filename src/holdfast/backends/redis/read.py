@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...edges import Relatives
+from ...edges import Relative, Relatives
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
@@ -43,6 +43,7 @@ PAGE = 1000
 BYTES_MAX = 1 << 20  # of a page of letters; the one that exceeds it is the last
 GROUPS_PAGE = 100  # a group takes as long as several jobs
 ROLLUPS_PAGE = 2000
+RELATIVES_PAGE = 500  # of the parents and children of one job each
 
 
 class Reader:
@@ -79,10 +80,20 @@ class Reader:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))
 
     async def relatives(self, job_id: str, limit: int, *, values: bool, beyond: str) -> Relatives:
-        parents, children, pending = await self._run("relatives", job_id, limit + 1, values, beyond)
+        """Page by page: a script blocks the whole server."""
+        parents: list[Relative] = []
+        children: list[Relative] = []
+        after_parent, after_child = beyond, beyond
+        pending, size = 0, min(RELATIVES_PAGE, limit + 1)
+        while after_parent is not None or after_child is not None:
+            above, below, pending = await self._run("relatives", job_id, size, values, after_parent, after_child)
+            parents += [codec.relative(*one) for one in above]
+            children += [codec.relative(*one) for one in below]
+            after_parent = parents[-1].id if len(above) == size and len(parents) <= limit else None
+            after_child = children[-1].id if len(below) == size and len(children) <= limit else None
         return Relatives(
-            parents=tuple(codec.relative(*one) for one in parents[:limit]),
-            children=tuple(codec.relative(*one) for one in children[:limit]),
+            parents=tuple(parents[:limit]),
+            children=tuple(children[:limit]),
             pending=pending,
             more=max(len(parents), len(children)) > limit,
         )

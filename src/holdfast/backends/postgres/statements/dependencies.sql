@@ -21,6 +21,7 @@ DECLARE
     answers jsonb := holdfast.enqueue(wanted, given);
     at double precision := holdfast.store_now(given);
     named text[];
+    states text[];
     stored boolean;
     one jsonb;
 BEGIN
@@ -36,29 +37,33 @@ BEGIN
                                             WHERE w.id = a.id LIMIT 1), a.id)
                            FROM jsonb_array_elements_text(one -> 'after') WITH ORDINALITY a(id, n) ORDER BY a.n);
         END IF;
-        PERFORM holdfast.check_parents(one ->> 'id', named, stored);
+        SELECT l.parents, l.states INTO named, states FROM holdfast.lock_parents(one ->> 'id', named, stored) l;
         IF one ->> 'before' IS NOT NULL THEN
             PERFORM holdfast.join_waiting(one ->> 'before', one ->> 'id', stored, answers, wanted -> 'id');
         END IF;
-        IF stored AND named <> '{}' THEN PERFORM holdfast.link(one, named, at); END IF;
+        IF stored AND named <> '{}' THEN PERFORM holdfast.link(one, named, states, at); END IF;
     END LOOP;
     RETURN answers;
 END $$
 
--- :: function_check_parents
--- Locks the parents; refuses one that is not there. A parent has a lower seq: so there are no cycles.
-CREATE OR REPLACE FUNCTION holdfast.check_parents(its_id text, named text[], stored boolean)
-RETURNS void LANGUAGE plpgsql AS $$
+-- :: function_lock_parents
+-- Locks the parents and returns them, each once, with their states; refuses one that is not there. A parent has a lower
+-- seq: so there are no cycles.
+CREATE OR REPLACE FUNCTION holdfast.lock_parents(its_id text, named text[], stored boolean,
+                                                 OUT parents text[], OUT states text[])
+LANGUAGE plpgsql AS $$
 DECLARE
     own bigint := (SELECT i.seq FROM holdfast.ids i WHERE i.id = its_id);
-    found text[];
 BEGIN
+    parents := '{}';
     IF named = '{}' THEN RETURN; END IF;
-    found := ARRAY(SELECT j.id FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq
-                   WHERE i.id = ANY (named) AND (NOT stored OR j.seq < own) ORDER BY j.seq FOR NO KEY UPDATE OF j);
-    IF EXISTS (SELECT FROM unnest(named) n WHERE n <> ALL (found)) THEN
+    SELECT coalesce(array_agg(l.id), '{}'), array_agg(l.state) INTO parents, states
+    FROM (SELECT j.id, j.state FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq
+          WHERE i.id = ANY (named) AND (NOT stored OR j.seq < own) ORDER BY j.seq FOR NO KEY UPDATE OF j) l;
+    IF cardinality(parents) = cardinality(named) THEN RETURN; END IF;  -- as nearly always
+    IF EXISTS (SELECT FROM unnest(named) n WHERE n <> ALL (parents)) THEN
         PERFORM holdfast.refuse('HF008', jsonb_build_object('child_id', its_id, 'parent_id', (
-            SELECT n.id FROM unnest(named) WITH ORDINALITY n(id, n) WHERE n.id <> ALL (found) ORDER BY n.n LIMIT 1)));
+            SELECT n.id FROM unnest(named) WITH ORDINALITY n(id, n) WHERE n.id <> ALL (parents) ORDER BY n.n LIMIT 1)));
     END IF;
 END $$
 
@@ -87,8 +92,8 @@ BEGIN
 END $$
 
 -- :: function_link
--- Stores the edges of a new job whose parents are locked.
-CREATE OR REPLACE FUNCTION holdfast.link(job jsonb, named text[], at double precision)
+-- Stores the edges of a new job whose parents are locked, and in these states.
+CREATE OR REPLACE FUNCTION holdfast.link(job jsonb, parents text[], states text[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     its_id text := job ->> 'id';
@@ -97,10 +102,8 @@ DECLARE
 BEGIN
     WITH linked AS (
         INSERT INTO holdfast.edges (parent, child, status)
-        SELECT j.id, its_id, @edge_status(j.state, job ->> 'on_parent_failure')
-        FROM (SELECT DISTINCT unnest(named)) f(id)
-        JOIN holdfast.ids i ON i.id = f.id JOIN holdfast.jobs j ON j.seq = i.seq
-        RETURNING status)
+        SELECT p.id, its_id, @edge_status(p.state, job ->> 'on_parent_failure')
+        FROM unnest(parents, states) p(id, state) RETURNING status)
     SELECT count(*) FILTER (WHERE status < 2), count(*) FILTER (WHERE status = 1) INTO waits, broken FROM linked;
     INSERT INTO holdfast.dependents (child, pending, failed, policy, delay, due_at)
     VALUES (its_id, waits, broken, job ->> 'on_parent_failure', (job ->> 'delay')::double precision,
@@ -327,15 +330,18 @@ END $$
 
 -- == relatives: read edges. Never writes.
 
+-- A page of the edges first: without statistics the planner would read all of a job's relatives to sort them.
 -- :: parents
 SELECT j.id, j.task, j.state, e.status, CASE WHEN %(values)s AND j.state = 'succeeded' THEN j.value END
-FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.parent JOIN holdfast.jobs j ON j.seq = i.seq
-WHERE e.child = %(id)s AND e.parent > %(beyond)s ORDER BY e.parent LIMIT %(limit)s
+FROM (SELECT parent, status FROM holdfast.edges
+      WHERE child = %(id)s AND parent > %(beyond)s ORDER BY parent LIMIT %(limit)s) e
+JOIN holdfast.ids i ON i.id = e.parent JOIN holdfast.jobs j ON j.seq = i.seq ORDER BY e.parent
 
 -- :: children
 SELECT j.id, j.task, j.state, e.status, NULL::bytea
-FROM holdfast.edges e JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs j ON j.seq = i.seq
-WHERE e.parent = %(id)s AND e.child > %(beyond)s ORDER BY e.child LIMIT %(limit)s
+FROM (SELECT child, status FROM holdfast.edges
+      WHERE parent = %(id)s AND child > %(beyond)s ORDER BY child LIMIT %(limit)s) e
+JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs j ON j.seq = i.seq ORDER BY e.child
 
 -- :: pending
 SELECT pending FROM holdfast.dependents WHERE child = %(id)s

@@ -14,11 +14,11 @@ hf.link_new(args.jobs, args.links, answers, others)
 hf.close()
 return { answers, others }
 
--- == script relatives: the parents and children of a job.
--- args: now, id, limit, values, beyond
--- Returns id, task, state, status and result of each parent, then of each child, by id, beyond that one; and how many
--- parents have not succeeded. Results are those of parents that succeeded, if `values` is set; false otherwise. Never
--- writes.
+-- == script relatives: a page of the parents and children of a job.
+-- args: now, id, limit, values, after_parent, after_child
+-- Returns id, task, state, status and result of each parent, then of each child, by id, beyond the one given; none of a
+-- side for which false is given; and how many parents have not succeeded. Results are those of parents that succeeded,
+-- if `values` is set; false otherwise. Never writes.
 
 local function facts_of(id, status, values)
     local row = hf.row_of(id)
@@ -27,23 +27,39 @@ local function facts_of(id, status, values)
     return { id, row and row[TASK] or '', row and row[STATE] or 'd', status, value or false }
 end
 
-local parents, children, prefix = {}, {}, hf.escape(args.id)
-local range = '(' .. sub(prefix, 1, -2) .. '\1'
-for _, member in ipairs(call('ZRANGEBYLEX', PARENTS, '(' .. prefix .. args.beyond, range, 'LIMIT', 0, args.limit)) do
-    local parent = sub(member, #prefix + 1)
-    parents[#parents + 1] = facts_of(parent, hf.status_of(parent, args.id), args.values)
-end
-local found = {}
-for status = 0, 2 do
-    local low, high = '(' .. prefix .. status .. args.beyond, '(' .. prefix .. (status + 1)
-    for _, member in ipairs(call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, args.limit)) do
-        found[#found + 1] = facts_of(sub(member, #prefix + 2), tostring(status))
+local prefix = hf.escape(args.id)
+
+local function parents_of(beyond)
+    local range, ids, facts = '(' .. sub(prefix, 1, -2) .. '\1', {}, {}
+    for i, member in ipairs(call('ZRANGEBYLEX', PARENTS, '(' .. prefix .. beyond, range, 'LIMIT', 0, args.limit)) do
+        ids[i] = sub(member, #prefix + 1)
     end
+    hf.load_rows(ids)
+    for i, id in ipairs(ids) do facts[i] = facts_of(id, hf.status_of(id, args.id), args.values) end
+    return facts
 end
-table.sort(found, function(one, two) return hf.precedes(one[RELATIVE_ID], two[RELATIVE_ID]) end)
-for i = 1, math.min(#found, args.limit) do children[i] = found[i] end
+
+local function children_of(beyond)
+    local found, facts, statuses = {}, {}, 0
+    for status = 0, 2 do
+        local low, high = '(' .. prefix .. status .. beyond, '(' .. prefix .. (status + 1)
+        local members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, args.limit)
+        for _, member in ipairs(members) do
+            found[#found + 1] = { id = sub(member, #prefix + 2), status = tostring(status) }
+        end
+        if #members > 0 then statuses = statuses + 1 end
+    end
+    if statuses > 1 then table.sort(found, function(one, two) return hf.precedes(one.id, two.id) end) end
+    local ids = {}
+    for i = 1, math.min(#found, args.limit) do ids[i] = found[i].id end
+    hf.load_rows(ids)
+    for i, id in ipairs(ids) do facts[i] = facts_of(id, found[i].status) end
+    return facts
+end
+
 local dependent = hf.dependent(args.id)
-return { parents, children, dependent and dependent[DEPENDENT_PENDING] or 0 }
+return { args.after_parent and parents_of(args.after_parent) or {},
+    args.after_child and children_of(args.after_child) or {}, dependent and dependent[DEPENDENT_PENDING] or 0 }
 
 -- == part edges: store edges, and note a job that finished or came back. An edge is in `edges` by parent,
 -- status and child, and in `parents` by child and parent; `dependents` counts those of a child that are not met
@@ -51,22 +67,45 @@ return { parents, children, dependent and dependent[DEPENDENT_PENDING] or 0 }
 -- lazy: built when a script first uses one of its names.
 
 local DUE_AFTER_PARENTS = 32503680000
-hf.dependent_memo = {}
+hf.dependent_memo, hf.dependent_changes, hf.ended = {}, {}, {}
 
--- What a job with parents wants, and how many of its edges are not met and failed; false if it has none.
-function hf.dependent(child)
-    local found = hf.dependent_memo[child]
-    if found == nil then
-        local packed = call('HGET', DEPENDENTS, child)
-        found = packed and hf.read(packed) or false
-        hf.dependent_memo[child] = found
+-- Reads what these jobs with parents want, and how many of their edges are not met and failed.
+function hf.load_dependents(children)
+    local memo, missing, n = hf.dependent_memo, {}, 0
+    for _, child in ipairs(children) do
+        if memo[child] == nil then
+            n = n + 1
+            missing[n], memo[child] = child, false
+        end
     end
-    return found
+    for from = 1, n, ARGUMENTS_MAX do
+        local upto = math.min(n, from + ARGUMENTS_MAX - 1)
+        local found = call('HMGET', DEPENDENTS, unpack(missing, from, upto))
+        for i = from, upto do
+            local packed = found[i - from + 1]
+            memo[missing[i]] = packed and hf.read(packed) or false
+        end
+    end
 end
 
+-- The same of one job; false if it has no parents.
+function hf.dependent(child)
+    hf.load_dependents({ child })
+    return hf.dependent_memo[child]
+end
+
+-- Written by save_dependents: a job may lose hundreds of open edges in one step.
 function hf.keep_dependent(child, dependent)
-    hf.dependent_memo[child] = dependent
-    call('HSET', DEPENDENTS, child, cpack(dependent))
+    hf.dependent_memo[child], hf.dependent_changes[child] = dependent, dependent
+end
+
+function hf.save_dependents()
+    local values, n = {}, 0
+    for child, dependent in pairs(hf.dependent_changes) do
+        values[n + 1], values[n + 2], n = child, cpack(dependent), n + 2
+    end
+    hf.in_pieces('HSET', DEPENDENTS, values, n)
+    hf.dependent_changes = {}
 end
 
 -- formulas.edge_status of an edge that is not met.
@@ -85,47 +124,61 @@ end
 
 -- Stores the edges of new jobs: what waits for one of them from now on, then what it waits for.
 function hf.link_new(jobs, links, answers, others)
-    local stands_for = {}
+    local stands_for, edges, listed = {}, {}, {}
     for i = 1, #others, 2 do stands_for[jobs[others[i]][NEW_ID]] = others[i + 1] end
     for i, link in ipairs(links) do
         local id = jobs[i][NEW_ID]
         if link and sub(answers, i, i) == 'c' then
             if link[LINK_BEFORE] then hf.join_waiting(link[LINK_BEFORE], id) end
-            if #link[LINK_PARENTS] > 0 then hf.link(id, link, stands_for) end
+            if next(stands_for) then hf.name_holders(link, stands_for) end
+            if #link[LINK_PARENTS] > 0 then hf.link(id, link, edges, listed) end
         end
     end
+    hf.in_pieces('ZADD', EDGES, edges, #edges)
+    hf.in_pieces('ZADD', PARENTS, listed, #listed)
+    hf.save_dependents()
+end
+
+-- A call that was kept stands for the job that holds its key.
+function hf.name_holders(link, stands_for)
+    local parents, seen = {}, {}
+    for _, named in ipairs(link[LINK_PARENTS]) do
+        local parent = stands_for[named] or named
+        if not seen[parent] then parents[#parents + 1], seen[parent] = parent, true end
+    end
+    hf.load_states(parents)
+    link[LINK_PARENTS] = parents
 end
 
 -- A job that waits for others waits for this one, too (R87).
 function hf.join_waiting(waiting, id)
     local dependent = hf.dependent(waiting)
-    call('ZADD', EDGES, '0', hf.escape(id) .. '0' .. waiting)
-    call('ZADD', PARENTS, '0', hf.escape(waiting) .. id)
+    hf.put(EDGES, hf.escape(id) .. '0' .. waiting, '0')
+    hf.put(PARENTS, hf.escape(waiting) .. id, '0')
     dependent[DEPENDENT_PENDING] = dependent[DEPENDENT_PENDING] + 1
     hf.keep_dependent(waiting, dependent)
 end
 
--- Stores the edges of a new job. A call that was kept stands for the job that holds its key.
-function hf.link(child, link, stands_for)
-    local pending, failed, first, seen, parents, edges, listed, n = 0, 0, nil, {}, {}, {}, {}, 0
+-- Adds the edges of a new job to those that are to be stored. It may have thousands.
+function hf.link(child, link, edges, listed)
+    local pending, failed, first, parents, policy = 0, 0, nil, link[LINK_PARENTS], link[LINK_POLICY]
+    local prefix, n, cache, memo = hf.escape(child), #edges, hf.cache, hf.state_memo
+    local ends = { ['0'] = '\0000' .. child, ['1'] = '\0001' .. child, ['2'] = '\0002' .. child }
     hf.use('e')
-    for i, named in ipairs(link[LINK_PARENTS]) do parents[i] = stands_for[named] or named end
-    local states, prefix, policy = hf.states_of(parents), hf.escape(child), link[LINK_POLICY]
-    for _, parent in ipairs(parents) do
-        if not seen[parent] then
-            seen[parent] = true
-            local status = hf.edge_status(states[parent], policy)
-            edges[n + 1], edges[n + 2] = '0', hf.escape(parent) .. status .. child
-            listed[n + 1], listed[n + 2], n = '0', prefix .. parent, n + 2
-            if status ~= '2' then pending = pending + 1 end
-            if status == '1' then
-                failed = failed + 1
-                if not first or hf.precedes(parent, first) then first = parent end
-            end
+    for i = 1, #parents do
+        local parent = parents[i]
+        local row, name = cache[parent], parent
+        local status = hf.edge_status(row and row[STATE] or memo[parent], policy)
+        if find(parent, '[%z\1]') then name = sub(hf.escape(parent), 1, -2) end
+        edges[n + 1], edges[n + 2] = '0', name .. ends[status]
+        listed[n + 1], listed[n + 2] = '0', prefix .. parent
+        n = n + 2
+        if status ~= '2' then pending = pending + 1 end
+        if status == '1' then
+            failed = failed + 1
+            if not first or hf.precedes(parent, first) then first = parent end
         end
     end
-    hf.in_pieces('ZADD', EDGES, edges, n)
-    hf.in_pieces('ZADD', PARENTS, listed, n)
     local dependent = { pending, failed, policy, link[LINK_DELAY] or false, link[LINK_DUE_AT] or false }
     hf.keep_dependent(child, dependent)
     if failed > 0 or pending == 0 then hf.decide_child(child, dependent, first) end
@@ -133,30 +186,22 @@ end
 
 -- A job finished or came back: if others wait for it, they are told before the script ends.
 function hf.note_ended(row)
-    local prefix = hf.escape(row[ID])
-    hf.flush()
-    if call('ZRANGEBYLEX', EDGES, '[' .. prefix .. '0', '(' .. prefix .. '2', 'LIMIT', 0, 1)[1] then
-        call('ZADD', PROPAGATING, 'NX', format('%.0f', hf.next_tick()), row[ID])
-        hf.propagates = hf.propagate
-    end
+    hf.ended[#hf.ended + 1] = row[ID]
+    hf.propagates = hf.propagate
 end
 
 -- == part unknown_parents: jobs that a new job names and that are not there, or do not wait.
 -- lazy: built when a script first uses one of its names.
 
--- The states of these jobs, by id, without decoding the rest of their records. A job that cannot be read has none.
+-- Reads the states of these jobs, without decoding the rest of their records.
 hf.state_memo = {}
-function hf.states_of(ids)
-    local states, missing, n = {}, {}, 0
+function hf.load_states(ids)
+    local cache, memo, missing, n = hf.cache, hf.state_memo, {}, 0
     for i = 1, #ids do
-        local row = hf.cache[ids[i]]
-        if row then
-            states[ids[i]] = row[STATE]
-        elseif row == nil and hf.state_memo[ids[i]] then
-            states[ids[i]] = hf.state_memo[ids[i]]
-        elseif row == nil then
+        local id = ids[i]
+        if cache[id] == nil and memo[id] == nil then
             n = n + 1
-            missing[n] = ids[i]
+            missing[n], memo[id] = id, false
         end
     end
     for from = 1, n, ARGUMENTS_MAX do
@@ -164,24 +209,35 @@ function hf.states_of(ids)
         local found = call('HMGET', JOBS, unpack(missing, from, upto))
         for i = from, upto do
             local packed = found[i - from + 1]
-            local fields = packed and { pcall(cmsgpack.unpack_limit, packed, FIELD.state, RECORD_HEAD_BYTES) }
-            local state = fields and fields[FIELD.state + 2] -- behind the success and the next offset
-            states[missing[i]], hf.state_memo[missing[i]] = state or nil, state or nil
+            local is_read, _, _, state = false, nil, nil, nil
+            if packed then is_read, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, RECORD_HEAD_BYTES) end
+            if is_read then memo[missing[i]] = state end
         end
     end
-    return states
+end
+
+-- The state of a job for which load_states was called; nil if it does not exist or cannot be read.
+function hf.state_of(id)
+    local row = hf.cache[id]
+    if row == nil then return hf.state_memo[id] or nil end
+    return row and row[STATE] or nil
 end
 
 -- Why new jobs may not be linked as they ask for, or nil: a parent that is neither stored nor earlier in the batch, or
 -- a job that is to wait for one of them and does not wait.
 function hf.unlinkable(jobs, known, links)
-    local coming = {}
+    local coming, named = {}, {}
+    for i = 1, #jobs do
+        if links[i] then
+            for _, parent in ipairs(links[i][LINK_PARENTS]) do named[#named + 1] = parent end
+        end
+    end
+    hf.load_states(named)
     for i = 1, #jobs do
         local id, link = jobs[i][NEW_ID], links[i]
         if link and not known[id] then
-            local states = hf.states_of(link[LINK_PARENTS])
             for _, parent in ipairs(link[LINK_PARENTS]) do
-                if not coming[parent] and not states[parent] then
+                if not coming[parent] and not hf.state_of(parent) then
                     return hf.refused('ParentNotFound', { parent_id = parent, child_id = id })
                 end
             end
@@ -194,91 +250,6 @@ function hf.unlinkable(jobs, known, links)
             end
         end
         coming[id] = true
-    end
-end
-
--- == part propagation: bring edges in line with their parents' new states, and children with their edges. Bounded.
--- lazy: built when a script first uses one of its names.
-
--- Looks at no more than `most` edges and parents, the parent that changed first before the others. Returns how many.
-function hf.propagate(most)
-    local done = 0
-    hf.propagates = false
-    hf.flush()
-    while done < most do
-        local parent = call('ZRANGE', PROPAGATING, 0, 0)[1]
-        if not parent then break end
-        local looked = hf.change_edges(parent, hf.row_of(parent), most - done)
-        if looked < most - done then call('ZREM', PROPAGATING, parent) end
-        done = done + math.max(1, looked)
-    end
-    return done
-end
-
--- Of one parent: failed edges unless it is dead or cancelled, open ones unless it is live.
-function hf.change_edges(parent, row, most)
-    if not row then return 0 end
-    local prefix, state = hf.escape(parent), row[STATE]
-    local low, high = '[' .. prefix .. '0', '(' .. prefix .. '2'
-    if state == 'd' or state == 'c' then high = '(' .. prefix .. '1' end
-    if hf.live_states[state] then low = '[' .. prefix .. '1' end
-    local members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, most)
-    for _, member in ipairs(members) do
-        local before, child = sub(member, #prefix + 1, #prefix + 1), sub(member, #prefix + 2)
-        local dependent = hf.dependent(child) or { 1, 0, 'bury', false, false }
-        local after = hf.edge_status(state, dependent[DEPENDENT_POLICY])
-        hf.put(EDGES, member, false)
-        hf.put(EDGES, prefix .. after .. child, '0')
-        hf.count_edge(dependent, after == '2' and -1 or 0, (after == '1' and 1 or 0) - (before == '1' and 1 or 0))
-        hf.keep_dependent(child, dependent)
-        hf.decide_child(child, dependent, parent)
-    end
-    hf.flush()
-    return #members
-end
-
-function hf.count_edge(dependent, pending, failed)
-    dependent[DEPENDENT_PENDING] = math.max(0, dependent[DEPENDENT_PENDING] + pending)
-    dependent[DEPENDENT_FAILED] = math.max(0, dependent[DEPENDENT_FAILED] + failed)
-end
-
--- Lets a job be what its edges say: it waits, is due, is dead or cancelled with reason "parent", or comes back. One
--- that somebody brought into play, ended or rescheduled meanwhile is left alone. `parent` is the one that failed, if
--- one did.
-function hf.decide_child(child, dependent, parent)
-    local row, failed = hf.row_of(child), dependent[DEPENDENT_FAILED] > 0
-    if not row then return end
-    if (row[STATE] == 'd' or row[STATE] == 'c') and row[REASON] == 'parent' and not failed then hf.come_back(row) end
-    if row[STATE] ~= 's' or row[DUE_AT] ~= DUE_AFTER_PARENTS then return end
-    if failed and dependent[DEPENDENT_POLICY] == 'cancel' then
-        local was_in, had_key = hf.leave(row)
-        row[REASON] = 'parent'
-        hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
-        hf.count_ended(row, 'cancelled')
-    elseif failed then
-        hf.bury_unstarted(row, 'parent', format('text:parent', parent))
-        hf.count_ended(row, 'dead')
-    elseif dependent[DEPENDENT_PENDING] == 0 then
-        local wanted, was_in, had_key = dependent[DEPENDENT_DUE_AT], hf.leave(row)
-        row[DUE_AT] = wanted and math.max(now, wanted) or now + (dependent[DEPENDENT_DELAY] or 0)
-        if row[EXPIRES_AT] then row[EXPIRES_AT] = row[DUE_AT] + (row[EXPIRES_AT] - DUE_AFTER_PARENTS) end
-        hf.enter(row, was_in, had_key)
-        hf.to_wake[row[QUEUE]] = true
-    end
-end
-
--- A job that ended because of a parent waits again, with fresh budgets and its key, unless another job holds that.
-function hf.come_back(row)
-    local taken = row[KEY] and hf.key_taken(hf.key_name(row))
-    if taken and taken ~= row then return end
-    local was_dead = row[STATE] == 'd'
-    hf.requeue(row, DUE_AFTER_PARENTS)
-    hf.mark(row, { kind = 'revive', text = 'parent' })
-    local logical = hf.logical_of(row)
-    local letter = was_dead and hf.letter_at(logical)
-    if letter and letter.id == row[ID] then
-        letter.revived_at, letter.revive_at = now, nil
-        hf.keep_letter(logical, letter)
     end
 end
 
@@ -314,70 +285,117 @@ end
 -- == part forgotten_edges: edges of jobs that go, and jobs that may not go yet.
 -- lazy: built when a script first uses one of its names.
 
+local EDGES_PAGE = 1000 -- edges of one job that are looked at together
+local FEW_EDGES_MAX = 100 -- up to this many of a job are removed together with those of others
+local EDGES_LOOKED_MAX = 5000 -- of all jobs that one pass may remove; of a single one, those with its parents besides
+
 -- A job that waits for this one, or nil.
 function hf.awaited_by(id)
     local prefix = hf.escape(id)
-    for _, member in ipairs(call('ZRANGEBYLEX', EDGES, '[' .. prefix .. '0', '(' .. prefix .. '1')) do
-        local child = hf.row_of(sub(member, #prefix + 2))
-        if child and child[STATE] == 's' and child[DUE_AT] == DUE_AFTER_PARENTS then return child[ID] end
-    end
+    local low, high, members = '[' .. prefix .. '0', '(' .. prefix .. '1', nil
+    repeat
+        members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, 100)
+        for _, member in ipairs(members) do
+            local child = hf.row_of(sub(member, #prefix + 2))
+            if child and child[STATE] == 's' and child[DUE_AT] == DUE_AFTER_PARENTS then return child[ID] end
+            low = '(' .. member
+        end
+    until #members == 0
 end
 
+-- Whether a child that has not finished needs this job; nil if more children are to be looked at, by a later pass. For
+-- that one to come further, the edges to those that have finished are removed. And how many were looked at.
 function hf.is_needed(id)
-    if call('ZSCORE', PROPAGATING, id) then return true end
+    if call('ZSCORE', PROPAGATING, id) then return true, 0 end
     local prefix = hf.escape(id)
-    local members, ids = call('ZRANGEBYLEX', EDGES, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'), {}
+    local low, high = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
+    local members, ids = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, EDGES_PAGE), {}
     for i, member in ipairs(members) do ids[i] = sub(member, #prefix + 2) end
-    for _, state in pairs(hf.states_of(ids)) do
-        if hf.live_states[state] then return true end
+    hf.load_states(ids)
+    for _, child in ipairs(ids) do
+        if hf.live_states[hf.state_of(child)] then return true, #members end
     end
-    return false
+    if #members < EDGES_PAGE then return false, #members end
+    hf.forget_children(id, members)
+    hf.save_dependents()
 end
 
 -- The jobs that may be pruned: children that have not finished need their parents. The others are kept a while.
+-- Bounded: what is left when enough edges were looked at stays for a later pass.
 function hf.without_needed(ids)
-    local free = {}
+    local free, looked = {}, 0
     for _, id in ipairs(ids) do
-        local row = hf.cache[id]
-        if not hf.is_needed(id) then
-            free[#free + 1] = id
-        elseif row[PRUNE_AT] then
+        local row, prefix, needed, children = hf.cache[id], hf.escape(id), hf.is_needed(id)
+        looked = looked + (children or EDGES_PAGE)
+        if needed == false then
+            looked = looked + call('ZLEXCOUNT', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
+            if looked <= EDGES_LOOKED_MAX or #free == 0 then free[#free + 1] = id end
+        elseif needed and row[PRUNE_AT] then
             local was_in, had_key = hf.leave(row)
             row[PRUNE_AT] = math.max(row[PRUNE_AT], now + REMEMBER_SECONDS_MIN)
             hf.enter(row, was_in, had_key)
         end
+        if looked > EDGES_LOOKED_MAX then break end
     end
     hf.flush()
     hf.save_rows()
     return free
 end
 
--- Of jobs that go: those that waited for them count them no longer.
+-- Removes neighbours in an index.
+function hf.drop(key, members)
+    if #members > FEW_EDGES_MAX then
+        call('ZREMRANGEBYLEX', key, '[' .. members[1], '[' .. members[#members])
+    else
+        for _, member in ipairs(members) do hf.put(key, member, false) end
+    end
+end
+
+-- Of a job that goes: those that waited for it, found in these edges, count it no longer.
+function hf.forget_children(id, members)
+    local prefix, children, counted = hf.escape(id), {}, {}
+    for i, member in ipairs(members) do
+        children[i] = sub(member, #prefix + 2)
+        hf.put(PARENTS, hf.escape(children[i]) .. id, false)
+        if sub(member, #prefix + 1, #prefix + 1) ~= '2' then counted[i] = children[i] end -- they come first
+    end
+    hf.load_dependents(counted)
+    for i, child in ipairs(counted) do
+        local dependent = hf.dependent_memo[child]
+        if dependent then
+            hf.count_edge(dependent, -1, sub(members[i], #prefix + 1, #prefix + 1) == '1' and -1 or 0)
+            hf.keep_dependent(child, dependent)
+        end
+    end
+    hf.drop(EDGES, members)
+end
+
+-- Of a job that goes: it is no longer a child of those that it waited for.
+function hf.forget_parents(id)
+    local prefix, dependent = hf.escape(id), hf.dependent(id)
+    local members = call('ZRANGEBYLEX', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
+    local all_met = dependent and dependent[DEPENDENT_PENDING] == 0
+    local edges, n = {}, 0
+    for _, member in ipairs(members) do
+        local parent = hf.escape(sub(member, #prefix + 1))
+        for status = all_met and 2 or 0, 2 do
+            n = n + 1
+            edges[n] = parent .. status .. id
+        end
+    end
+    hf.in_pieces('ZREM', EDGES, edges, n)
+    hf.drop(PARENTS, members)
+end
+
+-- Of jobs that go: those that waited for them count them no longer. The caller flushes.
 function hf.forget_edges(ids)
-    local edges, e, listed, l = {}, 0, {}, 0
+    hf.load_dependents(ids)
     for _, id in ipairs(ids) do
         local prefix = hf.escape(id)
-        local range = '(' .. sub(prefix, 1, -2) .. '\1'
-        for _, member in ipairs(call('ZRANGEBYLEX', EDGES, '[' .. prefix, range)) do
-            local status, child = sub(member, #prefix + 1, #prefix + 1), sub(member, #prefix + 2)
-            local dependent = status ~= '2' and hf.dependent(child)
-            if dependent then
-                hf.count_edge(dependent, -1, status == '1' and -1 or 0)
-                hf.keep_dependent(child, dependent)
-            end
-            edges[e + 1], listed[l + 1] = member, hf.escape(child) .. id
-            e, l = e + 1, l + 1
-        end
-        for _, member in ipairs(call('ZRANGEBYLEX', PARENTS, '[' .. prefix, range)) do
-            local parent = hf.escape(sub(member, #prefix + 1))
-            for status = 0, 2 do edges[e + 1 + status] = parent .. status .. id end
-            listed[l + 1] = member
-            e, l = e + 3, l + 1
-        end
-        hf.dependent_memo[id] = nil
+        hf.forget_children(id, call('ZRANGEBYLEX', EDGES, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'))
+        hf.forget_parents(id)
     end
-    hf.in_pieces('ZREM', EDGES, edges, e)
-    hf.in_pieces('ZREM', PARENTS, listed, l)
+    hf.save_dependents()
     hf.in_pieces('HDEL', DEPENDENTS, ids, #ids)
     hf.in_pieces('ZREM', PROPAGATING, ids, #ids)
 end

@@ -170,6 +170,7 @@ for _, edge in ipairs(args.edges) do
         if status ~= '2' then call('ZADD', PROPAGATING, 'NX', format('%.0f', hf.next_tick()), parent) end
     end
 end
+if #args.edges > 0 then hf.save_dependents() end
 for i, step in ipairs(args.steps) do
     local id, kind, name, number, until_at, at, fence = unpack(step)
     if call('HEXISTS', STEP_VALUES, hf.step_member(id, kind, name)) == 0 then
