@@ -12,11 +12,12 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tally
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import BoundCall, Context, Holdfast, RetryPolicy
 
 app = Holdfast(tally.URL)
 app.queue(
@@ -76,6 +77,31 @@ if os.environ.get("HOLDFAST_ISOLATED"):  # a task with a rule costs every claim 
         tally.called()
 
 
+def fan_in(jobs: int) -> Iterator[BoundCall[None]]:
+    """All but the last at once, and the last behind them all."""
+    calls = [nothing.bind(number) for number in range(jobs - 1)]
+    yield from calls
+    yield nothing.options(after=calls).bind(jobs)
+
+
+def chain(jobs: int) -> Iterator[BoundCall[None]]:
+    call = nothing.bind(0)
+    yield call
+    for number in range(1, jobs):
+        call = nothing.options(after=[call]).bind(number)
+        yield call
+
+
+def beside_waiting(jobs: int) -> Iterator[BoundCall[None]]:
+    """Plain jobs in a store where a thousand others wait for jobs that are due tomorrow."""
+    parents = [nothing.options(delay=86_400).bind(number) for number in range(1000)]
+    app.enqueue_many([*parents, *(nothing.options(after=[parent]).bind(0) for parent in parents)])
+    yield from (nothing.bind(number) for number in range(jobs))
+
+
+SHAPES = {"fan-in": fan_in, "chain": chain, "beside-waiting": beside_waiting}
+
+
 def one(jobs: int) -> None:
     with app:
         app.open()
@@ -90,6 +116,8 @@ def bulk(jobs: int, shape: str = "none") -> None:
             calls = (task.options(queue=tally.queue_of(number)).bind(number) for number in range(jobs))
         elif shape in ("none", "alone"):
             calls = (task.bind(number, *tally.MORE) for number in range(jobs))
+        elif shape in SHAPES:
+            calls = iter(list(SHAPES[shape](jobs)))
         else:
             calls = (task.options(group=tally.group_of(shape, n, jobs)).bind(n) for n in range(jobs))
         tally.timed(jobs, lambda: app.enqueue_many(calls))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         WorkerSilent,
     )
     from .flows import Flow, FlowGraph, FlowJob, FlowRun, chain, group_of
-    from .job import BoundCall, DeadLetter, Enqueued, Job
+    from .job import BoundCall, DeadLetter, Enqueued, Job, result_of
     from .lifecycle import Failure, State
     from .options import RESET, UNLIMITED, Retention, Unique
     from .pull import LeasedJob
@@ -128,6 +128,7 @@ __all__ = [
     "WorkerSilent",
     "chain",
     "group_of",
+    "result_of",
     "testing",
 ]
 
@@ -194,6 +195,7 @@ _HOMES = {
     "WorkerSilent": ".errors",
     "chain": ".flows",
     "group_of": ".flows",
+    "result_of": ".job",
 }
 
 

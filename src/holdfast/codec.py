@@ -25,6 +25,7 @@ import msgspec
 
 from .context import Context
 from .errors import ConfigurationError, InvalidArguments, InvalidResult
+from .placeholders import KEY, MARK, AwaitsResults, Placeholder
 
 DEPTH_MAX = 64
 STAR = "*"  # the stored name of positional arguments from a producer that does not know the parameters
@@ -94,6 +95,8 @@ def _encode_hook(value: Any) -> Any:
         return str(value)
     if _is_lazy_text(kind):
         return str(value)
+    if kind is Placeholder:
+        raise AwaitsResults(value)
     raise Refused(
         f"a value of type {kind.__qualname__} cannot be stored as JSON: "
         "pass plain values, a dataclass, or an id to load it by"
@@ -126,15 +129,17 @@ def _pydantic_faults(error: ValueError) -> str:
     return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['type']}" for fault in faults[:3])
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_encode_hook, decimal_format="string", uuid_format="canonical")
+_FORMATS: Any = {"decimal_format": "string", "uuid_format": "canonical"}
+_encoder = msgspec.json.Encoder(enc_hook=_encode_hook, **_FORMATS)
 _plain_decoder = msgspec.json.Decoder()
 
 
-def encode_json(value: Any, depth_max: int = DEPTH_MAX) -> bytes:
+def encode_json(value: Any, depth_max: int = DEPTH_MAX, hook: Callable[[Any], Any] | None = None) -> bytes:
     """`value` as JSON, or Refused. Checks depth and numbers; the caller checks the size."""
+    encoder = _encoder if hook is None else msgspec.json.Encoder(enc_hook=hook, **_FORMATS)
     try:
-        raw = _encoder.encode(value)
-    except Refused:
+        raw = encoder.encode(value)
+    except (Refused, AwaitsResults):
         raise
     except RecursionError:
         raise Refused(f"it is nested more than {DEPTH_MAX} levels deep, or contains itself") from None
@@ -143,7 +148,7 @@ def encode_json(value: Any, depth_max: int = DEPTH_MAX) -> bytes:
     except (TypeError, ValueError, OverflowError) as error:
         raise Refused(f"it cannot be stored as JSON ({_without_values(str(error))})") from None
     check_depth(raw, depth_max)
-    if b"null" in raw and _has_odd_number(msgspec.to_builtins(value, enc_hook=_encode_hook)):
+    if b"null" in raw and _has_odd_number(msgspec.to_builtins(value, enc_hook=hook or _encode_hook)):
         raise Refused("it has a NaN or an infinity, which JSON cannot carry: pass None or a str")
     return raw
 
@@ -177,6 +182,8 @@ def _plain_fault(value: Any) -> str | None:
         return None
     if isinstance(value, list | tuple):
         return next((fault for entry in value if (fault := _plain_fault(entry)) is not None), None)
+    if isinstance(value, Placeholder):
+        raise AwaitsResults(value)
     if isinstance(value, dict):
         if any(not isinstance(name, str) for name in value):
             return "a dict with keys that are not str"
@@ -341,6 +348,7 @@ class Codec:
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._value_decoder: msgspec.json.Decoder[Any] = _plain_decoder
         self._untyped: dict[str, str] = {}
+        self._fields: list[Any] = []  # of the decoder
 
     # ------------------------------------------------------------------ binding
 
@@ -380,6 +388,25 @@ class Codec:
                 f"they take {len(raw)} bytes, at most {bytes_max} are allowed. Store the bulk elsewhere and pass its "
                 "name, or raise args_bytes_max=",
             )
+        self._check_fit(given, raw, decoder)
+        return raw
+
+    def encode_awaiting(self, given: Mapping[str, Any], bytes_max: int) -> tuple[bytes, tuple[str, ...]]:
+        """Bound values with results of other jobs among them, and the ids of those. A parameter that holds one is
+        validated when the result is there, the others now."""
+        if self._decoder is None:
+            self._prepare()
+        known = {name: value for name, value in given.items() if not _awaits(value)}
+        fields = [(name, Union[kind, msgspec.UnsetType], msgspec.UNSET) for name, kind, *_ in self._fields]  # noqa: UP007
+        shape = msgspec.defstruct("Arguments", fields, kw_only=True)
+        try:
+            raw = encode_json(known, DEPTH_MAX + 1)
+        except Refused as refusal:
+            raise InvalidArguments(self.task, self._blame(known, refusal)) from None
+        self._check_fit(known, raw, msgspec.json.Decoder(shape, dec_hook=_decode_hook))
+        return encode_awaiting(self.task, given, bytes_max)
+
+    def _check_fit(self, given: Mapping[str, Any], raw: bytes, decoder: msgspec.json.Decoder[Any]) -> None:
         for name in self._untyped:
             if name in given and (fault := _plain_fault(given[name])) is not None:
                 raise InvalidArguments(
@@ -392,7 +419,6 @@ class Codec:
             fault = _changed_on_the_way(value, getattr(rebuilt, name))
             if fault is not None:
                 raise InvalidArguments(self.task, f"parameter {name!r}: {fault}")
-        return raw
 
     def _blame(self, given: Mapping[str, Any], refusal: Refused) -> str:
         """The refusal, naming the parameter that caused it: found by encoding the values one by one."""
@@ -481,6 +507,7 @@ class Codec:
                 untyped[name] = "its annotation is not a type that can be rebuilt from JSON"
                 kind = Any if name in self._required else Union[Any, msgspec.UnsetType]  # noqa: UP007
             fields.append((name, kind) if name in self._required else (name, kind, msgspec.UNSET))
+        self._fields = fields
         shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._untyped = {name: why for name, why in untyped.items() if name in self._known}
         if self._results_of is not None:
@@ -556,6 +583,41 @@ def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], b
     if len(raw) > bytes_max:
         raise InvalidArguments(task, f"they take {len(raw)} bytes, at most {bytes_max} are allowed")
     return raw
+
+
+def _awaits(value: Any) -> bool:
+    """Whether the result of another job stands in a value."""
+    try:
+        encode_json(value)
+    except AwaitsResults:
+        return True
+    except Refused:
+        return False
+    return False
+
+
+def encode_awaiting(task: str, given: Mapping[str, Any], bytes_max: int) -> tuple[bytes, tuple[str, ...]]:
+    """Arguments with results of other jobs among them as JSON, and the ids of those jobs."""
+    parents: dict[str, None] = {}
+
+    def without(value: Any) -> Any:
+        return None if isinstance(value, Placeholder) else _encode_hook(value)
+
+    def stored(value: Any) -> Any:
+        if not isinstance(value, Placeholder):
+            return _encode_hook(value)
+        parents[value.job_id] = None
+        return {KEY: value.job_id}
+
+    try:
+        if MARK in encode_json(given, DEPTH_MAX + 2, without):
+            raise InvalidArguments(task, f"a key {KEY!r} stands for the result of another job: rename yours")
+        raw = encode_json(given, DEPTH_MAX + 2, stored)
+    except Refused as refusal:
+        raise InvalidArguments(task, str(refusal)) from None
+    if len(raw) > bytes_max:
+        raise InvalidArguments(task, f"they take {len(raw)} bytes, at most {bytes_max} are allowed")
+    return raw, tuple(parents)
 
 
 def decode_plain(raw: bytes) -> Any:

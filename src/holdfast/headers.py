@@ -123,6 +123,16 @@ def with_parents(stored: bytes | None, number: int) -> bytes | None:
     return _with(stored, "after", number)
 
 
+def with_results(stored: bytes | None) -> bytes | None:
+    """A job's stored options, saying that results of other jobs stand in its arguments."""
+    return _with(stored, "results", 1)
+
+
+def takes_results(stored: bytes | None) -> bool:
+    """Whether results of other jobs stand in a job's arguments, by its stored options."""
+    return stored is not None and b'"results":1' in stored
+
+
 def with_batch(stored: bytes | None, id: str) -> bytes | None:
     """A job's stored options with the batch it belongs to."""
     return _with(stored, "batch", id)

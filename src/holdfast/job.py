@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -16,10 +16,11 @@ from . import records
 from .clock import moment
 from .codec import decode_plain
 from .edges import DUE_AFTER_PARENTS
-from .errors import ArgumentsRejected
+from .errors import ArgumentsRejected, ConfigurationError
 from .headers import headers_of, tags_of
 from .lifecycle import Failure, State
 from .options import Duration
+from .placeholders import Placeholder
 from .queries import continued
 from .queries.pages import JobPage
 from .records import JobQuery, JobRecord, NewJob
@@ -70,6 +71,18 @@ class BoundCall(Generic[R]):
     def headers(self) -> dict[str, str]:
         """The headers given with `.options(headers=…)`."""
         return headers_of(self.new.options)
+
+    @property
+    def result(self) -> R:
+        """What its job will return, as an argument of another call that waits for it: `add.bind(call.result, 3)`.
+
+        It stands for the value until that call runs, so nothing can be done with it but pass it on.
+        """
+        if self.key is not None:
+            raise ConfigurationError(
+                f"{self!r} has a key, so another job may stand for it. Enqueue it first, and use result_of(job)."
+            )
+        return cast(R, Placeholder(self.id))
 
     def __repr__(self) -> str:  # arguments do not belong in logs
         return f"<BoundCall {self.new.task} {self.new.id}>"
@@ -318,6 +331,18 @@ class Job(Generic[R]):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+
+def result_of(parent: Job[R] | BoundCall[R]) -> R:
+    """What a job will return, as an argument of another call: `add.bind(result_of(job), 3)`, which then waits for it.
+
+    Of a bound call, the same as `call.result`.
+    """
+    if isinstance(parent, BoundCall):
+        return parent.result
+    if not isinstance(parent, Job):
+        raise ConfigurationError(f"result_of() takes a job or a bound call, not a {type(parent).__name__}.")
+    return cast(R, Placeholder(parent.id))
 
 
 @dataclass(frozen=True, slots=True)

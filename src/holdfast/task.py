@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import FunctionType, MappingProxyType
 from typing import (
@@ -28,11 +28,11 @@ from typing import (
 import msgspec
 
 from .clock import to_seconds
-from .codec import Codec, OpenCodec, encode_unseen, read_parameters, signature_of
+from .codec import STAR, Codec, OpenCodec, encode_awaiting, encode_unseen, read_parameters, signature_of
 from .context import CURRENT, Context
 from .edges import BATCH_OPEN_TASK, BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
-from .headers import TAGS, check_headers, check_tags
+from .headers import TAGS, check_headers, check_tags, with_parents, with_results
 from .job import BoundCall, Job
 from .lifecycle import State
 from .names import (
@@ -58,6 +58,7 @@ from .options import (
     one_of,
     ungrouped,
 )
+from .placeholders import AwaitsResults
 from .records import BY_CHARS_MAX, Enqueued, JobRecord, Lease, NewJob
 from .task_settings import TaskSettings as TaskSettings
 from .task_settings import UsingSettings as UsingSettings
@@ -152,6 +153,11 @@ class Placement:
             on_parent_failure=policy,
             options=encode_call_options(options, own, headers, by, len(after)),
         )
+
+    def awaiting(self, parents: Iterable[str]) -> Placement:
+        """This placement of a call that takes the results of these jobs, and so comes after them, too."""
+        after = check_after([*self.after, *parents])
+        return replace(self, after=after, options=with_results(with_parents(self.options, len(after))))
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -301,7 +307,14 @@ class Using(Generic[P, R]):
         """Validate the arguments and make a call with its id; nothing is stored."""
         task, options, placement = self._task, self._options, self._placement
         given = task._codec.bind(args, kwargs)
-        raw = task._codec.encode(given, task._args_bytes_max)
+        try:
+            raw = task._codec.encode(given, task._args_bytes_max)
+        except AwaitsResults as fault:
+            if task.is_batch:
+                why = "a batch handler gets its calls as they were stored: use after=, and call.parents in the handler"
+                raise InvalidArguments(task.name, why) from fault
+            raw, parents = task._codec.encode_awaiting(given, task._args_bytes_max)
+            placement = placement.awaiting(parents)
         new = make_job(
             task.name,
             raw,
@@ -487,8 +500,13 @@ class NamedTask:
         return self.options(**settings)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> BoundCall[Any]:
-        raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
         options, placement = self._options, self._placement
+        try:
+            raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
+        except AwaitsResults:
+            given: dict[str, Any] = {STAR: args, **kwargs} if args else kwargs
+            raw, parents = encode_awaiting(self.name, given, self._app.args_bytes_max)
+            placement = placement.awaiting(parents)
         group = options.group if isinstance(options.group, str) else None
         key = options.key if isinstance(options.key, str) else None
         new = make_job(self.name, raw, options, placement, group=group, key=key)

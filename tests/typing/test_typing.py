@@ -40,7 +40,9 @@ def marked(case: Path) -> dict[int, set[str]]:
     return {number: {mark[1]} for number, mark in marks if mark}
 
 
-@pytest.mark.parametrize(("name", "least"), [("calls.py", 20), ("batches.py", 5), ("names.py", 9), ("flow.py", 12)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("calls.py", 20), ("batches.py", 5), ("names.py", 9), ("flow.py", 12), ("results.py", 7)]
+)
 def test_mypy_strict_finds_exactly_the_planted_mistakes(name: str, least: int, cache: Path) -> None:
     case = CASES / name
     expected = marked(case)

@@ -83,7 +83,8 @@ class Reader:
         """Page by page: a script blocks the whole server."""
         parents: list[Relative] = []
         children: list[Relative] = []
-        after_parent, after_child = beyond, beyond
+        after_parent: str | None = beyond
+        after_child: str | None = beyond
         pending, size = 0, min(RELATIVES_PAGE, limit + 1)
         while after_parent is not None or after_child is not None:
             above, below, pending = await self._run("relatives", job_id, size, values, after_parent, after_child)

@@ -49,6 +49,7 @@ from ...context import (
 )
 from ...lifecycle import Ending, Settlement
 from ...records import Lease, Release
+from .arguments import decoded, with_results, with_results_here
 from .chains import RunnerChains
 from .outcomes import conclude
 
@@ -377,13 +378,14 @@ class Runner:
             return
         task, context = run.task, run.context
         try:
-            arguments = task._decode(run.lease.args)
+            arguments = decoded(task, context)
         except BaseException as fault:  # decoding may run user code of the arguments' classes
             self._end(run, undecodable(fault), fault)
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
             await context._load_parents()
+            arguments = await with_results(task, context) if arguments is None else arguments
             if self._around is None:
                 value = await (task.fn(context, **arguments) if task._wants_context else task.fn(**arguments))
             else:
@@ -414,12 +416,13 @@ class Runner:
             outcome = STOPPED
         else:
             try:
-                arguments = task._decode(run.lease.args)
+                arguments = decoded(task, context)
             except BaseException as fault:
                 outcome, error = undecodable(fault), fault
             else:
                 CURRENT.set(context)
                 try:
+                    arguments = with_results_here(task, context) if arguments is None else arguments
                     if self._around is None:
                         value = task.fn(context, **arguments) if task._wants_context else task.fn(**arguments)
                     else:
