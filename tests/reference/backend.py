@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from holdfast.backends import seals
-from holdfast.backends.contract import Backend
 from holdfast.backends.formulas import ALONE, Numbering
+from holdfast.backends.shard import News, Post, Shard, Ties, Unless
 from holdfast.clock import Clock, SystemClock
-from holdfast.edges import Relatives
+from holdfast.edges import PROPAGATE_MAX, Relatives
 from holdfast.lifecycle import Settlement, State
 from holdfast.queries.pages import Look, Scanned
 from holdfast.records import (
@@ -61,7 +61,7 @@ from holdfast.rollups import EventPage, Recording, Rollup, RollupQuery
 from holdfast.steps import NewStep, Steps
 from holdfast.worker_status import bounded
 
-from . import depending, editing, leasing, moving, operating, reading, remembering, stalling, ticking
+from . import depending, editing, elsewhere, leasing, moving, operating, reading, remembering, stalling, ticking
 from .rows import Instant, Row
 from .store import Store
 from .waiting import Wakeups
@@ -69,7 +69,7 @@ from .waiting import Wakeups
 SCHEMA_VERSION = 1  # there is nothing to migrate
 
 
-class ReferenceBackend(Backend):
+class ReferenceBackend(Shard):
     """A store of jobs in dictionaries."""
 
     scheme: ClassVar[str] = "reference"
@@ -126,8 +126,13 @@ class ReferenceBackend(Backend):
             operating.declare(self._store, rules, tasks)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
-        with self._open_step(now) as at:
-            answers = operating.enqueue(self._store, jobs, at.wall)
+        return await self.enqueue_tied(jobs, Ties(), now)
+
+    async def enqueue_tied(self, jobs: Sequence[NewJob], ties: Ties, now: float | None = None) -> list[Enqueued]:
+        with self._step(now) as at:
+            if not ties.noted:
+                self._store.refuse_sealed()
+            answers = operating.enqueue(self._store, jobs, at.wall, ties)
         if len(jobs) == 1 and answers[0].created:  # its group has been refilled
             waits = self._store.jobs[jobs[0].id].state is State.WAITING
             return [Enqueued(answers[0].id, True, waits=waits)]
@@ -187,13 +192,19 @@ class ReferenceBackend(Backend):
             return [leasing.settle(self._store, item, at) for item in settlements]
 
     async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
+        return await self.settle_tied(settlement, jobs, Ties(), now)
+
+    async def settle_tied(
+        self, settlement: Settlement, jobs: Sequence[NewJob], ties: Ties, now: float | None = None
+    ) -> Answer:
         with self._step(now) as at:
             row = leasing.fenced(self._store, settlement.id, settlement.token)
             if row is not None and not row.cancel_requested:
-                depending.check(self._store, jobs, at.wall)
+                depending.check(self._store, jobs, at.wall, ties.parents)
+                elsewhere.check(self._store, ties)
             answer = leasing.settle(self._store, settlement, at)
             if answer is Answer.OK:
-                operating.enqueue(self._store, [with_conflicts_kept(job) for job in jobs], at.wall)
+                operating.enqueue(self._store, [with_conflicts_kept(job) for job in jobs], at.wall, ties)
             return answer
 
     async def exchange(
@@ -247,6 +258,42 @@ class ReferenceBackend(Backend):
     async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
         with self._lock:
             return self._store.history.events(after, limit)
+
+    # ------------------------------------------------------------------ other shards
+
+    async def watch(self, parents: Sequence[str], shard: str, now: float | None = None) -> list[News]:
+        with self._step(now):
+            return elsewhere.watch(self._store, parents, shard)
+
+    async def unwatch(self, parent: str, shard: str) -> None:
+        with self._lock:
+            self._store.watchers.get(parent, {}).pop(shard, None)
+
+    async def follow(self, news: Sequence[News], now: float | None = None) -> None:
+        with self._step(now) as at:
+            elsewhere.follow(self._store, news)
+            depending.propagate(self._store, at.wall, PROPAGATE_MAX)
+
+    async def let_go(self, parent: str, unless: Unless, now: float | None = None) -> str | None:
+        with self._step(now):
+            return elsewhere.let_go(self._store, parent, unless)
+
+    async def outbox(self, limit: int) -> list[Post]:
+        with self._lock:
+            return elsewhere.outbox(self._store, limit)
+
+    async def delivered(self, posts: Sequence[Post]) -> None:
+        with self._lock:
+            elsewhere.delivered(self._store, posts)
+
+    async def elsewhere(self, parents: Sequence[str]) -> Mapping[str, str]:
+        with self._lock:
+            known = self._store.elsewhere
+            return {parent: known[parent].shard for parent in parents if parent in known}
+
+    async def watchers(self, job_id: str) -> list[str]:
+        with self._lock:
+            return sorted(self._store.watchers.get(job_id, ()))
 
     # ------------------------------------------------------------------ operating
 

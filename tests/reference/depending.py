@@ -5,7 +5,7 @@ Called by operating.py, moving.py, reading.py and the end of every step. What SQ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,8 +16,11 @@ from holdfast.errors import JobNotFound, ParentNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, LIVE, State, state_conflict
 from holdfast.records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
 
+from . import elsewhere
 from .rows import Row
 from .store import RETAIN_SECONDS, Store
+
+ELSEWHERE = "elsewhere"  # stands for a job in another shard
 
 
 def waiting(job: NewJob) -> NewJob:
@@ -25,19 +28,19 @@ def waiting(job: NewJob) -> NewJob:
     return replace(job, delay=None, due_at=DUE_AFTER_PARENTS) if job.after else job
 
 
-def check(store: Store, jobs: Sequence[NewJob], wall: float) -> None:
+def check(store: Store, jobs: Sequence[NewJob], wall: float, others: Collection[str] = ()) -> None:
     """Refuse a parent that is not there and does not come earlier in the batch."""
-    coming: set[str] = set()
+    coming: set[str] = set(others)
     for job in jobs:
         if not store.knows(job.id, wall):
             for parent in job.after:
                 if parent not in store.jobs and parent not in coming:
                     raise ParentNotFound(parent, job.id)
-            _check_waiting(store, job.before)
+            check_waiting(store, job.before)
         coming.add(job.id)
 
 
-def _check_waiting(store: Store, job_id: str | None) -> None:
+def check_waiting(store: Store, job_id: str | None) -> None:
     """Refuse a job that is to wait for a new one and does not wait."""
     if job_id is None:
         return
@@ -48,19 +51,21 @@ def _check_waiting(store: Store, job_id: str | None) -> None:
         raise state_conflict(job_id, "join", row.state)
 
 
-def link(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall: float) -> None:
+def link(
+    store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall: float, others: Collection[str] = ()
+) -> None:
     stands_for = {job.id: answer.id for job, answer in zip(jobs, answers, strict=True)}
     for job, answer in zip(jobs, answers, strict=True):
         if not answer.created:
             continue
         if job.before is not None:
-            policy = _edges_of(store, job.before)[0]
-            _keep(store, replace(policy, parent=job.id, status="open"))
+            join(store, job.before, job.id)
         if not job.after:
             continue
         for named in job.after:
             parent = stands_for.get(named, named)
-            status = edge_status("open", store.jobs[parent].state, job.on_parent_failure)
+            state = State.SCHEDULED if parent in others else store.jobs[parent].state
+            status = edge_status("open", state, job.on_parent_failure)
             edge = Edge(
                 parent=parent,
                 child=job.id,
@@ -71,6 +76,11 @@ def link(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued], wall
             )
             _keep(store, edge)
         resolve(store, store.jobs[job.id], wall)
+
+
+def join(store: Store, waiting: str, parent: str) -> None:
+    policy = _edges_of(store, waiting)[0]
+    _keep(store, replace(policy, parent=parent, status="open"))
 
 
 def _keep(store: Store, edge: Edge) -> None:
@@ -94,6 +104,8 @@ def note(store: Store) -> None:
     for parent in store.ended:
         if any(store.edges[parent, child].status != "met" for child in store.children_of.get(parent, ())):
             store.propagating[parent] = None
+        if parent in store.watchers:
+            elsewhere.note(store, store.jobs[parent])
     store.ended.clear()
 
 
@@ -102,8 +114,8 @@ def propagate(store: Store, wall: float, limit: int) -> int:
     note(store)
     while done < limit and store.propagating:
         parent = next(iter(store.propagating))
-        row = store.jobs.get(parent)
-        edges = [] if row is None else _out_of_line(store, row)[: limit - done]
+        row = store.jobs.get(parent) or store.elsewhere.get(parent)
+        edges = [] if row is None else _out_of_line(store, parent, row.state)[: limit - done]
         for edge in edges:
             assert row is not None
             _keep(store, replace(edge, status=edge_status(edge.status, row.state, edge.on_parent_failure)))
@@ -115,9 +127,9 @@ def propagate(store: Store, wall: float, limit: int) -> int:
     return done
 
 
-def _out_of_line(store: Store, row: Row) -> list[Edge]:
-    edges = [store.edges[row.id, child] for child in store.children_of.get(row.id, ())]
-    found = [edge for edge in edges if edge_status(edge.status, row.state, edge.on_parent_failure) != edge.status]
+def _out_of_line(store: Store, parent: str, state: State) -> list[Edge]:
+    edges = [store.edges[parent, child] for child in store.children_of.get(parent, ())]
+    found = [edge for edge in edges if edge_status(edge.status, state, edge.on_parent_failure) != edge.status]
     return sorted(found, key=lambda edge: (STATUSES.index(edge.status), edge.child))
 
 
@@ -166,14 +178,19 @@ def refuse_if_awaited(store: Store, row: Row) -> None:
         waits = other.state is State.SCHEDULED and other.due_at == DUE_AFTER_PARENTS
         if waits and store.edges[row.id, child].status == "open":
             raise state_conflict(row.id, "delete", row.state, child_id=child)
+    if store.watchers.get(row.id):
+        raise state_conflict(row.id, "delete", row.state, child_id=ELSEWHERE)
 
 
 def may_go(store: Store, row: Row, wall: float) -> bool:
     """Whether no child needs the job any more; else it is kept a while."""
     note(store)
     live = [child for child in store.children_of.get(row.id, ()) if store.jobs[child].state in LIVE]
-    if not live and row.id not in store.propagating:
+    watched = bool(store.watchers.get(row.id))
+    if not live and not watched and row.id not in store.propagating and ("news", row.id) not in store.outbox:
         return True
+    if watched:
+        elsewhere.post(store, "ask", row.id)
     if row.prune_at is not None:
         store.move(row, row.state, prune_at=max(row.prune_at, wall + REMEMBER_SECONDS_MIN))
     return False
@@ -181,7 +198,10 @@ def may_go(store: Store, row: Row, wall: float) -> bool:
 
 def relatives(store: Store, job_id: str, limit: int, *, values: bool, beyond: str) -> Relatives:
     def relative(name: str, edge: Edge, *, value: bool) -> Relative:
-        row = store.jobs[name]
+        row = store.jobs.get(name)
+        if row is None:
+            other = store.elsewhere[name]
+            return Relative(id=name, task=other.task, state=other.state, status=edge.status)
         shown = row.value if value and row.state is State.SUCCEEDED else None
         return Relative(id=name, task=row.task, state=row.state, status=edge.status, value=shown)
 
@@ -214,3 +234,8 @@ def carry(store: Store, edges: Sequence[Edge]) -> None:
             _keep(store, edge)
             if edge.status != "met":
                 store.propagating[edge.parent] = None
+
+
+def out_of_line(store: Store) -> list[str]:
+    """Parents whose edges may be out of line, here or in other shards."""
+    return sorted({*store.propagating, *(name for kind, name in store.outbox if kind in ("watch", "news"))})

@@ -8,15 +8,19 @@ nothing: which state follows is store.py's business.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.edges import Edge
+from holdfast.backends.shard import PostKind
+from holdfast.edges import Edge, EdgeStatus
 from holdfast.lifecycle import LIVE, UNSTARTED, State
-from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, Override, Pause, QueueRule, TaskRule
+from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, NewJob, Override, Pause, QueueRule, TaskRule
 from holdfast.steps import Step
 
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope
+
+if TYPE_CHECKING:
+    from .elsewhere import Elsewhere
 
 
 class Index:
@@ -40,6 +44,10 @@ class Index:
         self.children_of: dict[str, dict[str, None]] = {}
         self.steps: dict[str, dict[tuple[str, str], Step]] = {}  # of each job, by kind and name
         self.propagating: dict[str, None] = {}  # parents whose edges may be out of line, oldest first
+        self.elsewhere: dict[str, Elsewhere] = {}  # parents in other shards
+        self.watchers: dict[str, dict[str, EdgeStatus]] = {}  # of a job: shards that are told of its end
+        self.outbox: dict[tuple[PostKind, str], int] = {}  # what other shards must hear, oldest first, with its tick
+        self.notes: dict[str, NewJob] = {}  # jobs of other shards
         self.ended: dict[str, None] = {}  # jobs that finished or came back in the step under way
         # derived, below: changed by move, insert, remove and keep_letter alone
         self.groups: dict[GroupName, Group] = {}
@@ -71,15 +79,21 @@ class Index:
         self.logs.pop(row.id, None)
         self.marks.pop(row.id, None)
         self.steps.pop(row.id, None)
-        for parent, child in [edge for edge in self.edges if row.id in edge] if self.edges else ():
+        self.forget_edges(row.id)
+        self.parents_of.pop(row.id, None)
+        self.watchers.pop(row.id, None)
+        self.propagating.pop(row.id, None)
+        self.ended.pop(row.id, None)
+
+    def forget_edges(self, job_id: str) -> None:
+        for parent, child in [edge for edge in self.edges if job_id in edge] if self.edges else ():
             del self.edges[parent, child]
             for related, one, other in ((self.children_of, parent, child), (self.parents_of, child, parent)):
                 del related[one][other]
                 if not related[one] and related is self.children_of:
                     del related[one]
-        self.parents_of.pop(row.id, None)
-        self.propagating.pop(row.id, None)
-        self.ended.pop(row.id, None)
+            if parent not in self.children_of:
+                self.elsewhere.pop(parent, None)
 
     def move(self, row: Row, state: State, **changes: Any) -> None:
         """Bring a job into `state` with `changes` to its fields. THE place where either happens."""

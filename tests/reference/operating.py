@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.backends.seals import check_limit, strict_limit
+from holdfast.backends.shard import Ties
 from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
@@ -25,17 +26,19 @@ from holdfast.records import (
     TaskRule,
 )
 
-from . import depending, retaining
+from . import depending, elsewhere, retaining
 from .flow import merged
 from .rows import KeyName, Row, Scope, key_name
 from .store import RETAIN_SECONDS, Store
 
 
-def enqueue(store: Store, jobs: Sequence[NewJob], wall: float) -> list[Enqueued]:
+def enqueue(store: Store, jobs: Sequence[NewJob], wall: float, ties: Ties = Ties()) -> list[Enqueued]:  # noqa: B008
     _refuse_duplicates(store, jobs, wall)
-    depending.check(store, jobs, wall)
+    depending.check(store, jobs, wall, ties.parents)
+    joins = elsewhere.check(store, ties)
     answers = [_enqueue_one(store, depending.waiting(job), wall) for job in jobs]
-    depending.link(store, jobs, answers, wall)
+    depending.link(store, jobs, answers, wall, ties.parents)
+    elsewhere.tie(store, ties, joins)
     return answers
 
 

@@ -252,7 +252,7 @@ def dump(store: Store) -> Dump:
             "edges": tuple(_plain(edge) for edge in depending.in_order(store)),
             "steps": tuple(_plain(step) for step in remembering.in_order(store)),
             "dependents": tuple(depending.dependents(store)),
-            "propagating": tuple({"parent": parent} for parent in sorted(store.propagating)),
+            "propagating": tuple({"parent": parent} for parent in depending.out_of_line(store)),
         }
     )
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.formulas import Numbering
+from holdfast.backends.shard import Shard
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.records import QueueRule
 
@@ -54,7 +55,7 @@ class Shards:
         self.shards: dict[str, ReferenceBackend] = {}
 
     async def connect(self, air: Air) -> Backend:
-        def shard(name: str, numbering: Numbering) -> Backend:
+        def shard(name: str, numbering: Numbering) -> Shard:
             store = self.shards.setdefault(name, ReferenceBackend(numbering=numbering))
             return Wire(air, store, name)  # type: ignore[return-value]
 

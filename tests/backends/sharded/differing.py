@@ -22,7 +22,7 @@ COUNTS = "how many jobs of a task are kept is divided, and counted in each shard
 SWEEPS = "a claim sweeps the shards it visits, and one of no jobs visits none"
 SPREAD = "bytes, sweeps and chained leases are divided: a shard that has no job for its part leaves it unused"
 CHANCE = "which shard a sweep begins at is left to chance, and with it whether the case holds"
-PARENTS = "a job and its parents must be in one shard, and the case has them in several"
+BOUNDS = "the bound of a step is that of each shard"
 TASKS = "what is said of a task is divided among its queues, and the case has it in two"
 
 # Where every queue is one shard: most of these use more than one queue.
@@ -52,35 +52,7 @@ BY_QUEUE: Mapping[str, tuple[str, ...]] = {
 
 # Where every queue is three shards.
 IN_THREE: Mapping[str, tuple[str, ...]] = {
-    PARENTS: (
-        "a_job_waits_until_all_its_parents_have_succeeded",
-        "settling_many_parents_at_once_lets_the_child_go_once",
-        "a_chain_runs_in_its_order",
-        "a_diamond_joins_once",
-        "a_child_keeps_its_delay_and_expiry_for_later",
-        "a_child_in_a_group_keeps_the_groups_rules",
-        "a_dead_parent_beside_a_live_one_buries_the_child_at_once",
-        "the_death_of_a_parent_reaches_its_grandchildren",
-        "a_child_that_ends_because_of_its_parent_is_counted",
-        "the_revival_of_a_parent_brings_back_what_waited_for_it",
-        "a_child_comes_back_when_none_of_its_parents_is_dead_any_more",
-        "a_child_whose_key_is_taken_stays_dead",
-        "a_parent_that_succeeded_once_counts_for_ever",
-        "a_child_that_is_ended_while_it_waits_stays_so",
-        "a_waiting_child_holds_its_key_and_is_kept",
-        "an_unknown_parent_is_refused_and_nothing_is_stored",
-        "a_call_that_was_kept_stands_for_the_job_that_holds_its_key",
-        "a_child_that_is_not_stored_leaves_no_edge",
-        "a_step_lets_a_bounded_number_of_children_go",
-        "a_child_may_have_many_parents",
-        "the_end_of_a_long_chain_is_reached_in_bounded_steps",
-        "a_parent_that_nobody_waits_for_is_deleted",
-        "relatives_are_read_with_their_results",
-        "dependencies_move_to_another_store",
-        "eight_claimers_on_one_loop_run_a_graph_in_its_order",
-        "eight_claimers_in_threads_run_a_graph_in_its_order",
-        "children_stored_while_their_parents_end_all_run",
-    ),
+    BOUNDS: ("a_step_lets_a_bounded_number_of_children_go",),
     SWEEPS: ("a_claim_recovers_no_more_than_it_is_told_to",),
     SPREAD: (
         "claim_recovers_a_bounded_number_and_the_next_goes_on",
@@ -103,6 +75,8 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
         "a_tick_makes_its_jobs_as_enqueue_would",
         "claim_takes_at_most_what_a_queue_may_have",
         "claim_takes_at_most_what_is_asked",
+        "dependencies_move_to_another_store",
+        "relatives_are_read_with_their_results",
         "find_shows_the_newest_first_page_by_page",
         "higher_priority_goes_first_then_the_older",
         "jobs_promoted_earlier_go_first",

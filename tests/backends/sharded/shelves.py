@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.formulas import Numbering
+from holdfast.backends.shard import Shard
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
@@ -104,7 +105,7 @@ class ManyShards(ShardedBackend):
         await super().declare([replace(rule, shards=self.shards) for rule in rules], tasks, now)
 
 
-def memory_shard(name: str, numbering: Numbering) -> Backend:
+def memory_shard(name: str, numbering: Numbering) -> Shard:
     return ReferenceBackend(numbering=numbering)
 
 

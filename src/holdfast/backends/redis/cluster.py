@@ -20,7 +20,6 @@ from redis.exceptions import BusyLoadingError, ResponseError
 from ... import logs
 from ...clock import Clock
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
-from ..contract import Backend
 from ..formulas import Numbering
 from ..sharded.backend import ShardedBackend
 from ..sharded.lease import HOME
@@ -77,7 +76,7 @@ class ClusterBackend(ShardedBackend):
         def slot_of(name: str) -> SlotConnections:
             return SlotConnections(nodes, prefix if name == HOME else f"{prefix}:{name}")
 
-        def make_shard(name: str, numbering: Numbering) -> Backend:
+        def make_shard(name: str, numbering: Numbering) -> RedisBackend:
             return RedisBackend(
                 nodes.url(),
                 through=slot_of(name),

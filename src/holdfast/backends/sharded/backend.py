@@ -28,14 +28,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import ClassVar, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...errors import JobNotFound, ParentNotFound, StoreSealed
+from ...errors import JobNotFound, StoreSealed
 from ...lifecycle import Settlement
 from ...records import (
     Answer,
@@ -68,13 +68,15 @@ from ...rollups import Recording
 from ...steps import NewStep
 from ..contract import Backend
 from ..formulas import Numbering
+from ..shard import Shard
 from .cron import CronVerbs
-from .enqueue import apart, enqueue, settle_with
+from .edges import EdgeVerbs
+from .enqueue import enqueue
 from .fanout import SILENCE, at_once, spread
 from .lease import HOME, LeaseVerbs
 from .limits import LimitVerbs
 from .move import MoveVerbs
-from .places import refuse_other_shard
+from .places import parted, place_of_job, refuse_other_shard, shard_name
 from .read import ShardedReader
 from .registry import FRESH_SECONDS, Document, Shards
 from .seals import SealVerbs
@@ -89,9 +91,9 @@ class ShardedBackend(ShardedReader, Backend):
     durable: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
 
-    def __init__(self, document: Document, make_shard: Callable[[str, Numbering], Backend]) -> None:
+    def __init__(self, document: Document, make_shard: Callable[[str, Numbering], Shard]) -> None:
         self._make_shard = make_shard
-        self._made: dict[str, Backend] = {}
+        self._made: dict[str, Shard] = {}
         self._opened: set[str] = set()
         self._places = {}
         self._shards = Shards(document)
@@ -99,9 +101,10 @@ class ShardedBackend(ShardedReader, Backend):
         self._ruling = LimitVerbs(self._shards, self._store)
         self._ticking = CronVerbs(self._home, self.enqueue, self.get, self.cancel)
         self._sealing = SealVerbs(self._shards, self._store, self._ticking)
-        self._moving = MoveVerbs(self._shards, self._store)
+        self._edges = EdgeVerbs(self._shards, self._store, self._leasing)
+        self._moving = MoveVerbs(self._shards, self._store, self._edges)
 
-    async def _store(self, name: str) -> Backend:
+    async def _store(self, name: str) -> Shard:
         """Return the shard of that name (or home), opened on first use."""
         store = self._made.get(name)
         if store is None:
@@ -141,21 +144,20 @@ class ShardedBackend(ShardedReader, Backend):
         await self._ruling.declare(rules, tasks, now)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
-        registry = await self._ruling.ready_for(jobs, now)
         try:
-            return await enqueue(registry, self._store, jobs, now)
-        except ParentNotFound as error:
-            if await self.get(error.job_id) is None:
-                raise
-            raise apart(error.child_id, error.job_id) from error
-        except JobNotFound as error:
-            if await self.get(error.job_id) is None:
-                raise
-            raise apart(error.job_id) from error
+            return await self._enqueue(jobs, now)
         except StoreSealed:
             if not await self._sealing.finish_closing():
                 raise
-        return await enqueue(await self._ruling.ready_for(jobs, now), self._store, jobs, now)
+        return await self._enqueue(jobs, now)
+
+    async def _enqueue(self, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]:
+        registry = await self._ruling.ready_for(jobs, now)
+        with suppress(JobNotFound):  # a parent, or what is to wait for a job, is not in its shard
+            stored = await enqueue(registry, self._store, jobs, now)
+            if stored is not None:
+                return stored
+        return await self._edges.enqueue(jobs, now)
 
     # ------------------------------------------------------------------ leasing
 
@@ -195,7 +197,9 @@ class ShardedBackend(ShardedReader, Backend):
         return (await self._leasing.by_token([held], ask))[0]
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        return await self._leasing.by_token(settlements, lambda store, part: store.settle(part, now))
+        answers = await self._leasing.by_token(settlements, lambda store, part: store.settle(part, now))
+        await self._deliver(now, {parted(one.token)[0] for one in settlements})
+        return answers
 
     async def exchange(
         self,
@@ -207,6 +211,8 @@ class ShardedBackend(ShardedReader, Backend):
         if request is not None:
             await self._ruling.known(set(request.queues), now)
         answer = await self._leasing.exchange(settlements, releases, request, now)
+        if settlements or answer.recovered:
+            await self._deliver(now, {parted(one.token)[0] for one in settlements} if not answer.recovered else None)
         if request is None or not answer.known or answer.leases:
             return answer
         registry = self._shards.registry  # a queue without a shard is claimed nowhere
@@ -215,7 +221,17 @@ class ShardedBackend(ShardedReader, Backend):
 
     async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
         registry = await self._ruling.ready_for(jobs, now)
-        return await settle_with(registry, self._leasing, settlement, jobs, now)
+        shard, _ = parted(settlement.token)
+
+        async def settle(store: Backend, items: list[Settlement]) -> list[Answer]:
+            return [await store.settle_with(items[0], jobs, now)]
+
+        if all(shard_name(job.queue, place_of_job(job, registry.queues[job.queue].shards)) == shard for job in jobs):
+            with suppress(JobNotFound):  # a parent, or what is to wait for a job, is not in its shard
+                answer = (await self._leasing.by_token([settlement], settle))[0]
+                await self._deliver(now, [shard])
+                return answer
+        return await self._edges.settle_with(settlement, jobs, now)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(releases, lambda store, part: store.release(part, now))
@@ -228,9 +244,18 @@ class ShardedBackend(ShardedReader, Backend):
         found = await self._swept(
             limit, lambda store, part: store.recover(dead=dead, limit=part, now=now), len, also=[HOME]
         )
+        if any(found):
+            await self._deliver(now)
         return [end for ends in found for end in ends]
 
     # ------------------------------------------------------------------ sweeping
+
+    async def _deliver(self, now: float | None, names: Iterable[str] | None = None) -> bool:
+        """Deliver what these shards, or all, have noted for others. Free while no dependency ever crossed shards."""
+        if not self._edges.crossing:
+            return False
+        known = self._shards.all() if names is None else [one for one in names if self._shards.queue_of(one)]
+        return await self._edges.deliver(now, known)
 
     async def _swept(
         self,
@@ -254,7 +279,9 @@ class ShardedBackend(ShardedReader, Backend):
             lambda done: done.due + done.expired + done.revived,
         )
         due, expired, revived = (sum(getattr(d, name) for d in found) for name in ("due", "expired", "revived"))
-        more = due + expired + revived >= limit or any(done.more for done in found)  # edges have a bound of their own
+        delivers = await self._deliver(now)
+        # edges have a bound of their own
+        more = due + expired + revived >= limit or delivers or any(done.more for done in found)
         return Promoted(due=due, expired=expired, revived=revived, more=more)
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
@@ -282,7 +309,7 @@ class ShardedBackend(ShardedReader, Backend):
 
     # ------------------------------------------------------------------ operating, one job at a time
 
-    async def _where_it_is(self, verb: Callable[[Backend], Awaitable[T]]) -> T:
+    async def _where_it_is(self, now: float | None, verb: Callable[[Backend], Awaitable[T]]) -> T:
         """Run the verb on every shard at once: the one that has the job carries it out, the others do not know it."""
         missing: list[JobNotFound] = []
 
@@ -295,43 +322,44 @@ class ShardedBackend(ShardedReader, Backend):
 
         await self._shards.refresh()
         answers = await at_once({name: ask(name) for name in (*self._shards.all(), HOME)})
-        for answer in answers.values():
+        for name, answer in answers.items():
             if answer is not None:
+                await self._deliver(now, [name])
                 return answer
         answers.of_all()
         raise max(missing, key=lambda error: len(str(error)))
 
     async def cancel(self, job_id: str, now: float | None = None, *, by: str = "", reason: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.cancel(job_id, now, by=by, reason=reason))
+        return await self._where_it_is(now, lambda store: store.cancel(job_id, now, by=by, reason=reason))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.bury(job_id, reason, now, by=by))
+        return await self._where_it_is(now, lambda store: store.bury(job_id, reason, now, by=by))
 
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.run_now(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.run_now(job_id, now, by=by))
 
     async def signal(
         self, job_id: str, name: str, value: bytes, now: float | None = None, *, by: str = ""
     ) -> JobRecord:
-        return await self._where_it_is(lambda store: store.signal(job_id, name, value, now, by=by))
+        return await self._where_it_is(now, lambda store: store.signal(job_id, name, value, now, by=by))
 
     async def rejoin(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.rejoin(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.rejoin(job_id, now, by=by))
 
     async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.revive(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.revive(job_id, now, by=by))
 
     async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.retry(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.retry(job_id, now, by=by))
 
     async def annotate(self, job_id: str, text: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.annotate(job_id, text, now, by=by))
+        return await self._where_it_is(now, lambda store: store.annotate(job_id, text, now, by=by))
 
     async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._where_it_is(lambda store: store.free_key(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.free_key(job_id, now, by=by))
 
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
-        return await self._where_it_is(lambda store: store.discard(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.discard(job_id, now, by=by))
 
     async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
         if edit.queue is not UNSET or edit.group is not UNSET:
@@ -339,11 +367,14 @@ class ShardedBackend(ShardedReader, Backend):
             if job is None:
                 raise JobNotFound(job_id)
             refuse_other_shard(job, edit, self._shards.registry.queues[job.queue].shards)
-        return await self._where_it_is(lambda store: store.edit(job_id, edit, now, by=by))
+        return await self._where_it_is(now, lambda store: store.edit(job_id, edit, now, by=by))
 
     async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        shard = await self._shard_of(job_id) if self._edges.crossing else None
+        if shard is not None:
+            await self._edges.release(shard, job_id, now)
         self._places.pop(job_id, None)
-        return await self._where_it_is(lambda store: store.delete(job_id, now, by=by))
+        return await self._where_it_is(now, lambda store: store.delete(job_id, now, by=by))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling.pause(pause, now)

@@ -1,7 +1,7 @@
 """Enqueue over many shards: divide a batch by shard, and return the results in the batch's order.
 
 Called by backend.py. A batch for one shard is one step. A batch that spans shards is one step per shard; see backend.py
-for what that means.
+for what that means. If its jobs wait for each other, edges.py stores it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...errors import BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
-from ...lifecycle import Settlement
-from ...records import Answer, Enqueued, NewJob
-from ..contract import Backend, JobsApart
+from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
+from ...records import Enqueued, NewJob
+from ..contract import Backend
 from .fanout import at_once
-from .lease import LeaseVerbs, Stores
-from .places import parted, place_of_job, shard_name
+from .lease import Stores
+from .places import place_of_job, shard_name
 from .registry import Registry
 
 
-async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]:
-    """Store the jobs, each in its shard."""
+async def enqueue(
+    registry: Registry, stores: Stores, jobs: Sequence[NewJob], now: float | None
+) -> list[Enqueued] | None:
+    """Store the jobs, each in its shard. None: some wait for others, and they are not all in one shard."""
     places: dict[str, list[int]] = {}
     for place, job in enumerate(jobs):
         name = shard_name(job.queue, place_of_job(job, registry.queues[job.queue].shards))
@@ -30,12 +31,12 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     if len(places) == 1:
         return await (await stores(next(iter(places)))).enqueue(jobs, now)
     if any(job.after or job.before for job in jobs):
-        raise apart(next(job for job in jobs if job.after or job.before).id)
+        return None
     parts = {name: [jobs[place] for place in found] for name, found in places.items()}
     choosy = [name for name, part in parts.items() if any(job.on_conflict == "raise" for job in part)]
 
     async def rehearse(name: str) -> None:
-        await _refuse_duplicates(await stores(name), parts[name], now)
+        await refuse_duplicates(await stores(name), parts[name], now)
 
     (await at_once({name: rehearse(name) for name in choosy})).of_all()
 
@@ -63,35 +64,7 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     return [answered[place] for place in range(len(jobs))]
 
 
-async def settle_with(
-    registry: Registry, leasing: LeaseVerbs, settlement: Settlement, jobs: Sequence[NewJob], now: float | None
-) -> Answer:
-    """End a lease and store jobs in its shard; refuses jobs in another one."""
-    shard, _ = parted(settlement.token)
-    for job in jobs:
-        if shard_name(job.queue, place_of_job(job, registry.queues[job.queue].shards)) != shard:
-            raise JobsApart(
-                f"job {job.id} cannot be stored together with the end of job {settlement.id}: they are in different "
-                "shards. On a cluster ctx.enqueue() takes jobs of the same shard: of the same queue, if it is declared "
-                "with shards=1, or of the same group. Use task.enqueue() for others; a repeated attempt repeats that."
-            )
-
-    async def settle(store: Backend, items: list[Settlement]) -> list[Answer]:
-        return [await store.settle_with(items[0], jobs, now)]
-
-    return (await leasing.by_token([settlement], settle))[0]
-
-
-def apart(child: str, parent: str | None = None) -> ConfigurationError:
-    """The refusal of a job that waits for one in another shard: ending that one and telling this is not one step."""
-    whom = "others of its enqueue_many()" if parent is None else f"job {parent}"
-    return JobsApart(
-        f"job {child} cannot wait for {whom} in another shard. On a cluster a job and its parents must be in one "
-        "shard: in one queue declared with shards=1, or in one group. Enqueue it in the handler of the last parent."
-    )
-
-
-async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:
+async def refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:
     """Raise for the first job that may not share its key, as its shard would, before any shard stores anything.
 
     A dry run: the batch is sent with two more jobs at its end that share a new key. So the shard refuses the batch,

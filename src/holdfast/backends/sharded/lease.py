@@ -30,6 +30,7 @@ from ...records import (
     WorkerRecord,
 )
 from ..contract import Backend
+from ..shard import Shard
 from .divide import NOTHING, Portion, QueueRoom, turned, within
 from .fanout import SILENCE, at_once
 from .places import ROUNDS_MAX, call_of, last_number_of, number_of, parted, shares, signed
@@ -45,7 +46,7 @@ Named = TypeVar("Named", Held, Report, Release, Settlement)
 class Stores(Protocol):
     """Returns a shard by its name; opened on first use."""
 
-    async def __call__(self, name: str) -> Backend: ...
+    async def __call__(self, name: str) -> Shard: ...
 
 
 class Gone(Exception):

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from ...edges import Edge, position_of
+from ...edges import position_of
 from ...records import DeadLetter, Part, Shipment, StoredJob
 from ...steps import place_of_step
 from .. import seals
+from ..shard import Ties
 from .divide import concerning, refuse_undividable
-from .enqueue import apart
+from .edges import EdgeVerbs, places_of
 from .fanout import at_once
 from .lease import HOME, Stores
 from .places import place_of_job, shard_name
@@ -48,14 +49,16 @@ class _Line(Generic[Row]):
 class MoveVerbs:
     """The verbs export and carry."""
 
-    def __init__(self, shards: Shards, stores: Stores) -> None:
-        self._shards, self._stores = shards, stores
+    def __init__(self, shards: Shards, stores: Stores, edges: EdgeVerbs) -> None:
+        self._shards, self._stores, self._edges = shards, stores, edges
 
     # ------------------------------------------------------------------ export
 
     async def export(self, part: Part, after: str, limit: int) -> Shipment:
         await self._shards.refresh()
         if part == "rules":
+            if self._edges.crossing:
+                await self._edges.finish(None)  # the store is sealed: what is noted now is all there will be
             return await self._export_rules()
         if part == "jobs":
             jobs = await self._page(part, after, limit, lambda piece: piece.jobs, lambda job: job.seq)
@@ -136,9 +139,9 @@ class MoveVerbs:
             await self._add_queues(move, shipment)
             await self._hand_out(move, shipment, [self._shard_of(job) for job in shipment.jobs])
         elif shipment.part == "edges":
-            await self._hand_out(move, shipment, await self._shards_with(shipment.edges))
+            await self._carry_edges(move, shipment)
         elif shipment.part == "steps":
-            places = await self._places_of({step.job_id for step in shipment.steps})
+            places = await places_of(self._shards, self._stores, {step.job_id for step in shipment.steps})
             await self._hand_out(move, shipment, [places[step.job_id] for step in shipment.steps])
         else:
             found = await at_once({str(n): self._shard_with(one) for n, one in enumerate(shipment.letters)})
@@ -235,6 +238,24 @@ class MoveVerbs:
 
         await self._shards.change(all_propagated)
 
+    async def _carry_edges(self, move: str, shipment: Shipment) -> None:
+        """Store every edge with its child. A parent in another shard is asked about once the store is open."""
+        places = await places_of(
+            self._shards, self._stores, {name for edge in shipment.edges for name in (edge.parent, edge.child)}
+        )
+        await self._hand_out(move, shipment, [places[edge.child] for edge in shipment.edges])
+        parents: dict[str, dict[str, str]] = {}
+        for edge in shipment.edges:
+            if edge.parent in places and places[edge.parent] != places[edge.child]:
+                parents.setdefault(places[edge.child], {})[edge.parent] = places[edge.parent]
+        if parents:
+            await self._edges.begin_crossing()
+
+        async def tie(name: str) -> None:
+            await (await self._stores(name)).enqueue_tied((), Ties(parents=parents[name], noted=True))
+
+        (await at_once({name: tie(name) for name in parents})).of_all()
+
     async def _hand_out(self, move: str, shipment: Shipment, shards: Sequence[str]) -> None:
         """Store every row in its shard."""
 
@@ -249,25 +270,6 @@ class MoveVerbs:
             await (await self._stores(name)).carry(move, part)
 
         (await at_once({name: hand(name) for name in set(shards)})).of_all()
-
-    async def _shards_with(self, edges: Sequence[Edge]) -> list[str]:
-        """Return where each edge's jobs are; refuses one between two shards."""
-        places = await self._places_of({name for edge in edges for name in (edge.parent, edge.child)})
-        for edge in edges:
-            if places.get(edge.parent) != places.get(edge.child):
-                raise apart(edge.child, edge.parent)
-        return [places[edge.child] for edge in edges]
-
-    async def _places_of(self, job_ids: Collection[str]) -> dict[str, str]:
-        """Return the shard of each job."""
-        ids, places = sorted(job_ids), dict[str, str]()
-
-        async def look(name: str) -> None:
-            ended = await (await self._stores(name)).ended(ids)
-            places.update({one: name for one in ids if one not in ended or ended[one] is not None})
-
-        (await at_once({name: look(name) for name in self._shards.all()})).of_all()
-        return places
 
     def _shard_of(self, row: StoredJob | DeadLetter) -> str:
         return shard_name(row.queue, place_of_job(row, self._shards.registry.queues[row.queue].shards))

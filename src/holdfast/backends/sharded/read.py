@@ -42,7 +42,9 @@ from ...rollups import EventPage, Rollup, RollupQuery, merged
 from ...steps import Steps
 from ..contract import Backend, Reader
 from ..paging import tallied
+from ..shard import Shard
 from .cron import NOTED
+from .edges import EdgeVerbs
 from .fanout import Answers, at_once
 from .lease import HOME
 from .places import call_of, place_of_job, shard_name, signed
@@ -59,9 +61,10 @@ class ShardedReader(Reader):
 
     _shards: Shards
     _places: dict[str, str]  # job → its shard, as last seen: a hint
+    _edges: EdgeVerbs
 
     @abstractmethod
-    async def _store(self, name: str) -> Backend:
+    async def _store(self, name: str) -> Shard:
         """Return the shard of that name (or home), opened on first use."""
 
     async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
@@ -110,7 +113,10 @@ class ShardedReader(Reader):
         shard = await self._shard_of(job_id)
         if shard is None:
             return Relatives()
-        return await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values, beyond=beyond))
+        found = await self._at(shard, lambda store: store.relatives(job_id, limit=limit, values=values, beyond=beyond))
+        if not self._edges.crossing:
+            return found
+        return await self._edges.relatives(shard, job_id, found, limit, beyond)
 
     async def steps(self, job_id: str) -> Steps:
         shard = await self._shard_of(job_id)

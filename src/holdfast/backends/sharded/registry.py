@@ -64,6 +64,7 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: Seal | None = None  # … in place of this one
     seq: int = 0  # no seq carried into any shard is above it
     tick: int = 0  # no fence or turn that was carried, or given in the source store, is above it
+    crossing: bool = False  # a job waits, or once waited, for one in another shard: outboxes are looked at
 
     @property
     def closed(self) -> bool:

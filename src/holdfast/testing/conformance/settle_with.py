@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...edges import DUE_AFTER_PARENTS
-from ...errors import ConfigurationError, JobNotFound, ParentNotFound, StateConflict
+from ...errors import JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import Ending, State
 from ...records import Answer, Lease, NewJob, Seal
 from .compare import same
@@ -188,14 +188,33 @@ async def a_sealed_store_lets_a_running_job_end_with_others(world: World) -> Non
 
 
 @case
-async def a_sharded_store_refuses_jobs_of_another_shard(world: World) -> None:
+async def jobs_of_another_queue_are_stored_with_the_end(world: World) -> None:
     lease = await parent(world)
     job = world.job(queue="elsewhere", group=TOGETHER)
-    if not world.backend.sharded:
-        await stored_with(world, lease, job)
-        return
-    async with world.refused(ConfigurationError, "settle_with of a job in another shard"):
-        await settle_with(world, lease, job)
+    await stored_with(world, lease, job)
+    await world.claim_one(job.id, queues=("elsewhere",))
+
+
+@case
+async def a_job_of_another_queue_waits_for_the_one_that_ends(world: World) -> None:
+    lease = await parent(world)
+    job = world.job(queue="elsewhere", after=(lease.id,))
+    await stored_with(world, lease, job)
+    await world.claim_one(job.id, queues=("elsewhere",))
+
+
+@case
+async def a_member_in_another_queue_adds_members_with_its_end(world: World) -> None:
+    lease = await parent(world)
+    last = await join(world, lease.id)
+    for number in range(4):  # never is there an instant at which nothing is left to wait for
+        queue = f"queue-{number % 2}"
+        member = world.job(queue=queue, before=last)
+        await stored_with(world, lease, member)
+        await waits(world, last, 1)
+        lease = await world.claim_one(member.id, queues=(queue,))
+    await world.end(lease)
+    await world.claim_one(last)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
