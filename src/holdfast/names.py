@@ -259,19 +259,23 @@ class _Source:
                 self._counter += 1
                 if self._counter >= _COUNTER_LIMIT:
                     self._begin(self._millisecond + 1)
+                elif not self._counter & 0xFFFF:
+                    self._carry()
             used = self._used
             if used == len(self._digits):
                 self._digits, used = os.urandom(_TAILS_AT_ONCE * _TAIL_DIGITS // 2).hex(), 0
             self._used = used + _TAIL_DIGITS
-            opening, counter, tail = self._opening, self._counter, self._digits[used : self._used]
-        low = counter & 0x3FFFFFFF
-        return f"{opening}{counter >> 30:03x}-{0x8000 | low >> 16:04x}-{low & 0xFFFF:04x}{tail}"
+            return f"{self._opening}{self._counter & 0xFFFF:04x}{self._digits[used : self._used]}"
 
     def _begin(self, millisecond: int) -> None:
         self._millisecond = millisecond
         self._counter = int.from_bytes(os.urandom(6), "big") % _COUNTER_SEED_LIMIT
-        text = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-        self._opening = f"{text[:8]}-{text[8:]}-7"  # up to the version digit: the same for all ids of a millisecond
+        self._carry()
+
+    def _carry(self) -> None:
+        """Make the part that ids share until the last 16 bits of the counter overflow."""
+        text, high = f"{self._millisecond & 0xFFFFFFFFFFFF:012x}", self._counter >> 16
+        self._opening = f"{text[:8]}-{text[8:]}-7{high >> 14:03x}-{0x8000 | high & 0x3FFF:04x}-"
 
 
 _source = _Source()

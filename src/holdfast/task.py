@@ -26,6 +26,7 @@ from typing import (
 )
 
 import msgspec
+from msgspec.structs import replace
 
 from .clock import to_seconds
 from .codec import STAR, Codec, OpenCodec, encode_awaiting, encode_unseen, read_parameters, signature_of
@@ -256,10 +257,15 @@ def make_job(
         on_expire=options.on_expire,
         max_stalls=options.max_stalls,
         revival=options.revive,
-        options=placement.options if placement.by else signed(placement.options),
+        options=stored_options(placement),
         after=placement.after,
         on_parent_failure=placement.on_parent_failure,
     )
+
+
+def stored_options(placement: Placement) -> bytes | None:
+    """A call's options as stored, which say who enqueues it."""
+    return placement.options if placement.by else signed(placement.options)
 
 
 def signed(options: bytes | None) -> bytes:
@@ -285,10 +291,11 @@ K = TypeVar("K", covariant=True)
 class Using(Generic[P, R]):
     """A task with options for some of its calls. Frozen; `options` returns a refined copy."""
 
-    __slots__ = ("_group", "_key", "_options", "_placement", "_task")
+    __slots__ = ("_alike", "_group", "_key", "_options", "_placement", "_task")
 
     def __init__(self, task: Task[P, R], options: TaskOptions, placement: Placement) -> None:
         self._task = task
+        self._alike: NewJob | None = None  # the first call without a key: further ones differ in a few fields
         self._options = options
         self._placement = placement
         self._group = None if options.group is None else compile_chooser(options.group, "group", task._codec)
@@ -315,14 +322,17 @@ class Using(Generic[P, R]):
                 raise InvalidArguments(task.name, why) from fault
             raw, parents = task._codec.encode_awaiting(given, task._args_bytes_max)
             placement = placement.awaiting(parents)
-        new = make_job(
-            task.name,
-            raw,
-            options,
-            placement,
-            group=None if self._group is None else self._group(given),
-            key=None if self._key is None else self._key(given),
-        )
+        group = None if self._group is None else self._group(given)
+        is_plain = placement is self._placement
+        if is_plain and self._alike is not None:
+            new = replace(
+                self._alike, id=placement.id or new_id(), args=raw, group=group, options=stored_options(placement)
+            )
+            return BoundCall(new, placement.connection)
+        key = None if self._key is None else self._key(given)
+        new = make_job(task.name, raw, options, placement, group=group, key=key)
+        if is_plain and self._key is None:
+            self._alike = replace(new, args=b"")
         return BoundCall(new, placement.connection)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
@@ -68,6 +69,20 @@ def test_repeating_a_bound_call_makes_one_job(app: Holdfast) -> None:
     assert first.id == second.id == call.id
     assert app.enqueue_many([call, call]) == Enqueued(0, 2)
     assert sum(app.counts()["default"].values()) == 1
+
+
+def test_a_call_bound_again_differs_in_id_arguments_and_group_only(memory_app: Holdfast) -> None:
+    @memory_app.task(name="again", group=lambda x: f"g{x}", expires=60)
+    def again(x: int) -> None: ...
+
+    kinds: list[Any] = [{}, {"priority": 3, "delay": 5}, {"queue": "mail", "headers": {"a": "b"}}, {"by": "ann"}]
+    for settings in kinds:
+        some = again.options(**settings)
+        first, second = some.bind(1).new, some.bind(2).new
+        assert first.id != second.id
+        assert (second.args, second.group) == (b'{"x":2}', "g2")
+        assert second == msgspec.structs.replace(again.options(**settings).bind(2).new, id=second.id)
+    assert some.options(id="mine").bind(3).id == some.options(id="mine").bind(3).id == "mine"
 
 
 def test_every_setting_of_using_is_stored(app: Holdfast) -> None:

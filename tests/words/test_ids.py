@@ -42,6 +42,20 @@ def test_a_full_counter_goes_on_in_the_next_millisecond() -> None:
     assert first < source.take() < source.take()
 
 
+def test_ids_grow_across_every_part_of_the_counter() -> None:
+    source = names._Source()
+    source.take()
+    source._millisecond += 1_000_000  # ahead of the clock, so that it counts on
+    for bits in (16, 30, 41):
+        source._counter = (1 << bits) - 2
+        source._carry()
+        made = [source.take() for _ in range(3)]
+        assert made == sorted(made)
+        parsed = [uuid.UUID(id).int for id in made]
+        counters = [(one >> 64 & 0xFFF) << 30 | one >> 32 & 0x3FFFFFFF for one in parsed]
+        assert counters == [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]
+
+
 def test_threads_never_share_an_id() -> None:
     made: list[list[str]] = [[] for _ in range(4)]
 

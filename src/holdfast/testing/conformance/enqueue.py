@@ -136,15 +136,16 @@ async def a_long_batch_with_known_ids_creates_the_others_in_order(world: World, 
     same(stored, sorted(stored), "seq in the order of enqueue")
 
 
-@case
-async def jobs_of_one_batch_keep_what_is_their_own(world: World) -> None:
+@case_for_each(["keyed", "without keys"])
+async def jobs_of_one_batch_keep_what_is_their_own(world: World, kind: str) -> None:
     revival = Revival(after=5.0, factor=3.0, cap=50.0, cycles=2)
     odd = {"queue": "mail", "priority": 7, "group": "ann", "key": "k", "delay": 30.0, "expires": 120.0, "max_stalls": 1}
     jobs = [
         world.job(**({**odd, "revival": revival, "options": b'{"timeout":5}'} if place % 3 == 0 else {}))
-        for place in range(1, 31)
+        for place in range(1, 62)
     ]
-    jobs = [msgspec.structs.replace(job, key=f"k{n}") if job.key else job for n, job in enumerate(jobs)]
+    keys = [f"k{place}" if kind == "keyed" else None for place in range(len(jobs))]
+    jobs = [msgspec.structs.replace(job, key=key) if job.key else job for job, key in zip(jobs, keys, strict=True)]
     await world.backend.enqueue(jobs, now=world.now)
     for new in jobs:
         job = await world.get(new.id)

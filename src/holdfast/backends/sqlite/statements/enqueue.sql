@@ -3,7 +3,7 @@
 -- the writer's transaction.
 
 -- :: fragment new_row
--- The columns of enqueue.row_of, and the rank.
+-- The columns of enqueue.row_of.
 id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at, due_at, expires_at, args, revival,
 options, rank
 
@@ -13,7 +13,7 @@ options, rank
 
 -- :: insert
 INSERT INTO holdfast_jobs (@new_row)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?5)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- :: insert_whole
