@@ -22,8 +22,11 @@ Make = Callable[..., PostgresBackend]
 STEPS = 60
 # As if nothing could follow, and whatever is said of a task could matter to every call.
 NEVER = """
-CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, freed {schema}.place[], apart boolean, at double precision)
-RETURNS boolean LANGUAGE sql AS 'SELECT false';
+CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, freed {schema}.place[], apart boolean, floors jsonb,
+    at double precision) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN false; END';
+CREATE OR REPLACE FUNCTION {schema}.follow_one(freed {schema}.place, named text, claimer text, number bigint,
+    nonce text, free bigint, at double precision, given double precision) RETURNS {schema}.taken LANGUAGE plpgsql
+AS 'BEGIN RETURN NULL; END';
 CREATE OR REPLACE FUNCTION {schema}.tasks_bound(request jsonb, claims boolean) RETURNS boolean
 LANGUAGE sql AS 'SELECT true'
 """
@@ -207,6 +210,30 @@ def test_followers_whose_arguments_do_not_fit_become_ready(make: Make, schema: s
         assert [(one.id, one.args) for one in third] == [("5", b"x" * 100)]
         fourth = await exchange(4, third, 300)
         assert sorted(one.id for one in fourth) == ["6", "7", "8"]
+        await backend.close()
+
+    asyncio.run(go())
+
+
+def test_the_successor_of_a_locked_job_is_not_taken_instead(server: Server, make: Make, schema: str) -> None:
+    backend = make()
+
+    async def exchange(call: int, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+        done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        return (
+            await backend.exchange(done, (), ClaimRequest(worker="w", call=call, queues=("default",), most=9))
+        ).leases
+
+    async def go() -> None:
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
+        await backend.enqueue([NewJob(id=f"{n}", task="t", group="g") for n in range(4)])
+        first = await exchange(1, ())
+        with psycopg.connect(server.conninfo) as other:
+            other.execute(f"SELECT 1 FROM {schema}.jobs WHERE id = '1' FOR UPDATE")
+            assert await exchange(2, first) == ()
+        await backend.refill()
+        assert [one.id for one in await exchange(3, ())] == ["1"]
         await backend.close()
 
     asyncio.run(go())

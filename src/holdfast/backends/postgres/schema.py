@@ -37,6 +37,7 @@ FILES = [
     "caller_transaction",
     "exchange",
     "claim",
+    "follow",
     "chains",
     "floors",
     "settle",

@@ -121,7 +121,13 @@ BEGIN
         CONTINUE WHEN named = ANY (paused);
         room := least(most - coalesce(array_length(taken.leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
-        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors, at) THEN
+        got := NULL;
+        IF cardinality(freed) = 1 AND NOT apart AND floors IS NULL THEN
+            got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, free, at, given);
+        END IF;
+        IF got.leases IS NOT NULL THEN
+            freed := NULL;
+        ELSIF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors, at) THEN
             PERFORM holdfast.refill_groups(freed, at);
             freed := NULL;
         END IF;
@@ -133,13 +139,12 @@ BEGIN
             before := before || further;
             rooms := rooms || further;
         END IF;
-        got := NULL;
         IF freed IS NOT NULL THEN
             got := holdfast.claim_followers(freed, named, room, (number % 2)::integer, request ->> 'worker', number,
                                             nonce, free, at, given);
             IF got.is_full THEN PERFORM holdfast.refill_groups(freed, at); END IF;
             freed := CASE WHEN NOT got.is_full THEN (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named) END;
-        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending AND floors IS NULL THEN
+        ELSIF got.leases IS NULL AND rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending AND floors IS NULL THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
                                         b.job_limit IS NOT NULL, free, at, given);
         END IF;
@@ -299,97 +304,5 @@ BEGIN
     )
     SELECT array_agg(t.lease), string_agg(t.args, ''), cardinality(seqs) > count(*) INTO got
     FROM (SELECT * FROM taken ORDER BY taken.fence) t;
-    RETURN got;
-END $$
-
--- == follow: lease the next jobs of groups whose jobs have just ended: from `waiting` to `running` in one write, where
--- refill and claim would take two. Jobs that exceed the room become ready. Takes groups and the room of a claim.
--- Returns leases. Only used where refill and claim would choose the same jobs: groups of one job at a time, none ready,
--- no limit or rate in force, nothing due, and no task with its own lane among them.
--- Concurrency: the caller holds the groups' locks and reads in later statements (groups.sql). If another session has
--- locked a row, it is skipped, its successor is not taken instead, and the next sweep refills the group.
-
--- :: function_may_follow
-CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
-                                               at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    IF floors IS NOT NULL THEN  -- not if the scan of ready ungrouped jobs needs a floor: see floors.sql
-        IF (floors -> 'full')::boolean OR floors #> ARRAY['queues', named, '0'] <> '{}'
-           OR holdfast.has_ready_behind(named, 1::smallint, floors #> ARRAY['queues', named, '1']) THEN RETURN false; END IF;
-    ELSIF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1) THEN
-        RETURN false;
-    END IF;
-    RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
-        AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
-END $$
-
--- :: function_next_is_apart
-CREATE OR REPLACE FUNCTION holdfast.next_is_apart(named text, freed holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- the groups are locked, so their next jobs cannot change
-    RETURN EXISTS (SELECT FROM unnest(freed) f CROSS JOIN LATERAL (
-        SELECT c.task FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
-        ORDER BY @group_order(c) LIMIT 1) w
-        JOIN holdfast.bounds b ON b.kind = 'task' AND b.name = w.task WHERE f.queue = named);
-END $$
-
--- :: function_claim_followers
--- The room is shared with ungrouped jobs, and all of them fit or none is taken, as in claim_lanes. No queue has aging
--- here, and none of the jobs belongs to a task with its own lane.
-CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
-    claimer text, number bigint, nonce text, free bigint, at double precision, given double precision)
-RETURNS holdfast.taken LANGUAGE plpgsql AS $$
-DECLARE got holdfast.taken;
-BEGIN
-    WITH heads AS MATERIALIZED (
-        SELECT w.seq, w.turn, w.held, w.priority FROM unnest(freed) f CROSS JOIN LATERAL (
-            SELECT count(*) AS number FROM holdfast.jobs p
-            WHERE p.queue = f.queue AND p.grp = f.grp AND @in_play(p)) in_play
-        CROSS JOIN LATERAL (
-            SELECT c.seq, c.turn, c.held, c.priority FROM holdfast.jobs c
-            WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
-            ORDER BY @group_order(c) LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
-        WHERE f.queue = named
-          AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
-    ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
-        SELECT h.*, octet_length(j.args) AS size, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
-               @is_parked(j.task) AS parked
-        FROM heads h JOIN holdfast.jobs j ON j.seq = h.seq
-        WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
-    ), turned AS MATERIALIZED (
-        SELECT l.seq, l.size, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
-        FROM (SELECT * FROM locked o ORDER BY @group_order(o)) l
-    ), ungrouped AS MATERIALIZED (
-        SELECT seq, octet_length(args) AS size @in_lane(0)
-        LIMIT room - least((SELECT count(*) FROM turned WHERE NOT expired AND NOT parked), CASE first
-            WHEN 0 THEN room / 2
-            ELSE room - (SELECT count(*) FROM (SELECT @in_lane(0) LIMIT room / 2) s) END)
-        FOR UPDATE SKIP LOCKED
-    ), lined AS (
-        SELECT t.seq, t.size, t.turn, t.expired OR t.parked AS stays,
-               row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq) AS n FROM turned t
-        UNION ALL
-        SELECT u.seq, u.size, NULL, false, row_number() OVER () FROM ungrouped u
-    ), numbered AS MATERIALIZED (
-        SELECT o.seq, o.size, o.turn, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
-        FROM (SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes
-              FROM lined l ORDER BY (l.turn IS NULL) = (first = 1), l.n) o
-    ), taken AS (
-        UPDATE holdfast.jobs j
-        SET state = CASE WHEN n.fence IS NULL THEN 'ready' ELSE 'running' END,
-            turn = coalesce(n.turn, j.turn), rank = j.priority, lane = @lane_in_bulk(j.task, j.grp),
-            fence = coalesce(n.fence, j.fence), token = @token,
-            worker = CASE WHEN n.fence IS NOT NULL THEN claimer END,
-            claim_call = CASE WHEN n.fence IS NOT NULL THEN number END,
-            started_at = CASE WHEN n.fence IS NULL THEN j.started_at ELSE (SELECT holdfast.store_now(given)) END,
-            begun = j.begun AND n.fence IS NULL, limited = j.limited AND n.fence IS NULL,
-            holds_key = CASE WHEN n.fence IS NULL THEN j.holds_key ELSE @keeps_key END
-        FROM numbered n
-        WHERE j.seq = n.seq AND coalesce((SELECT sum(size) FROM numbered WHERE fence IS NOT NULL), 0) <= free
-        RETURNING n.fence, holdfast.lease(j) AS lease, j.args
-    )
-    SELECT array_agg(t.lease), string_agg(t.args, ''),
-           count(*) = 0 AND (SELECT fence FROM numbered WHERE fence IS NOT NULL LIMIT 1) IS NOT NULL INTO got
-    FROM (SELECT * FROM taken WHERE taken.fence IS NOT NULL ORDER BY taken.fence) t;
     RETURN got;
 END $$
