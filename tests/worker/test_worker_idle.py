@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +13,7 @@ from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.lifecycle import Settlement
-from holdfast.records import ClaimRequest, Exchanged, Lease, Release
+from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Release
 from holdfast.worker.keeper.reports import FLUSH_WITHIN_SECONDS, Reports
 from holdfast.worker.keeper.runners import Signals
 from holdfast.worker.processes import spawner, timeouts
@@ -52,7 +52,7 @@ class Counted(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.exchanges = self.waits = 0
+        self.exchanges = self.waits = self.settled = 0
         self.enough = threading.Event()
 
     async def exchange(
@@ -63,7 +63,9 @@ class Counted(MemoryBackend):
         now: float | None = None,
     ) -> Exchanged:
         self.exchanges += 1
-        return await super().exchange(settlements, releases, request, now)
+        answer = await super().exchange(settlements, releases, request, now)
+        self.settled += len(settlements)
+        return answer
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         self.waits += 1
@@ -86,6 +88,56 @@ async def test_a_poll_without_a_hint_is_one_claim() -> None:
     worker.request_stop()
     await running
     assert POLLS <= exchanges <= POLLS * 1.5, "a claim per poll, where there used to be two"
+
+
+async def test_a_single_job_takes_two_exchanges() -> None:
+    """One that claims it and one that stores its outcome: while it runs, the worker listens and claims nothing."""
+    store, goes_on = Counted(), threading.Event()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    def any_job() -> None:
+        goes_on.wait(WAIT_SECONDS)
+
+    worker = app.worker(poll_every=10 * WAIT_SECONDS)
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await until(lambda: store.waits == 1)
+        for number in range(1, 6):
+            goes_on.clear()
+            await store.enqueue([NewJob(id=f"{number}", task="any", queue="default")])
+            await until(lambda: store.waits == number + 1)  # noqa: B023 - it is called in this round
+            goes_on.set()
+            await until(lambda: store.settled == number)  # noqa: B023
+            assert store.exchanges == 1 + 2 * number
+    worker.request_stop()
+    await running
+
+
+async def test_a_job_that_comes_between_a_claim_and_listening_is_found() -> None:
+    class Late(Counted):
+        async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
+            if not self.waits:  # the claim has found nothing
+                await self.enqueue([NewJob(id="late", task="any", queue="default")])
+            return await super().wait_for_work(queues, timeout)
+
+    store = Late()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    worker = app.worker(poll_every=10 * WAIT_SECONDS)
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await until(lambda: store.settled == 1)
+    worker.request_stop()
+    await running
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - what it waits for is counted on this loop
+        await asyncio.sleep(0)
 
 
 async def test_looks_at_unused_runners_are_rare_and_a_job_ends_that(monkeypatch: pytest.MonkeyPatch) -> None:

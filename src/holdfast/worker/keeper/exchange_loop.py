@@ -592,12 +592,8 @@ class ExchangeLoop:
     async def idle(self) -> None:
         """Wait until a handler ends or the store may have work."""
         if not self._signals.claim_due and self.free() and self._listening is None:
-            # Listen first, then claim once more: this catches jobs enqueued between the last claim and listening. While
-            # there is always work that this worker may not claim, the listener's own look and pause do.
+            # It looks for work as soon as it would hear of more, which catches what came after the last claim.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
-            await asyncio.sleep(0)
-            self._signals.claim_due = self._early <= EARLY_FREE
-            return
         await self._signals.wake.wait()
 
     async def _listen(self) -> None:
