@@ -667,9 +667,10 @@ def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: B
     """The settlement of an outcome under these options."""
     retry_in: float | None = None
     last = options.max_starts is not None and lease.attempt >= options.max_starts
+    final = last or (outcome.kind is OutcomeKind.TIMED_OUT and options.on_timeout == "bury")
     if last and outcome.kind is OutcomeKind.SNOOZED:
         outcome = _starts_spent(options.max_starts)
-    elif outcome.kind in _SPENDS_A_RETRY and not last:
+    elif outcome.kind in _SPENDS_A_RETRY and not final:
         retry_in = _retry_in(options, lease.failures + 1, error)
     return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from .edges import OnParentFailure
 from .job import BoundCall, Job
-from .options import Chooser, Duration, OnConflict, QueueOptions, Retention, Unique
+from .options import Chooser, Duration, OnConflict, OnTimeout, QueueOptions, Retention, Unique
 from .rates import Rate
 from .records import KeyScope, KeyUntil, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
@@ -30,6 +30,7 @@ class TaskSettings(TypedDict, total=False):
     wait_max: Duration | None
     retry: RetryPolicy | int | Backoff | None
     timeout: Duration | None
+    on_timeout: OnTimeout
     max_stalls: int
     max_starts: int | None
     isolation: Literal["none", "process"]
@@ -75,6 +76,7 @@ class UsingSettings(TypedDict, total=False):
     retention: Retention
     retry: RetryPolicy | int | None
     timeout: Duration | None
+    on_timeout: OnTimeout
     retain: Duration
     id: str
     delay: Duration | None

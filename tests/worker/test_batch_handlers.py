@@ -20,7 +20,7 @@ from holdfast.records import ClaimRequest, Lease, QueueRule, Release, WorkerReco
 from holdfast.testing import sandbox
 from holdfast.worker.keeper.batches import BatchPlan, BatchStarter, Gathered, Together, batch_plan
 from holdfast.worker.keeper.lease_renewal import Ledger
-from holdfast.worker.processes.pool import outcomes_after_exit
+from holdfast.worker.processes.exit_outcomes import outcomes_after_exit
 
 LONG = 50.0  # nothing here waits for it
 

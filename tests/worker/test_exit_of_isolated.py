@@ -11,7 +11,7 @@ from holdfast.context import OutcomeKind
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.options import TaskOptions
-from holdfast.worker.processes.pool import outcomes_after_exit
+from holdfast.worker.processes.exit_outcomes import outcomes_after_exit
 from holdfast.worker.processes.runner_process import RunnerProcess, Stage
 
 

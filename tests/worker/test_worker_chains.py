@@ -22,7 +22,7 @@ from holdfast.worker.embedded import Drained
 from holdfast.worker.keeper.chains import CHAINED_MAX, Chains, in_order, lengths
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.processes import guard
-from holdfast.worker.processes.pool import outcomes_after_exit
+from holdfast.worker.processes.exit_outcomes import outcomes_after_exit
 from holdfast.worker.runner import chains as runner_chains
 from holdfast.worker.runner.attempt import Runner
 from holdfast.worker.runner.chains import Chain, RunnerChains

@@ -1,16 +1,24 @@
-"""max_starts: how often a job starts in all, whatever ended its attempts; and why a job was cancelled."""
+"""max_starts: how often a job starts in all, whatever ended its attempts; final timeouts; why a job was cancelled."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
 from holdfast import Holdfast, RetryPolicy, Snooze
-from holdfast.context import Outcome, OutcomeKind, settlement_of, unstartable
+from holdfast.clock import SystemClock
+from holdfast.context import Outcome, OutcomeKind, settlement_of, timed_out, unstartable
 from holdfast.errors import ConfigurationError
-from holdfast.lifecycle import Ending
+from holdfast.lifecycle import Ending, Settlement
 from holdfast.options import TaskOptions
 from holdfast.records import Lease
 from holdfast.testing import sandbox
+from holdfast.worker.keeper.reports import Reports
+from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.processes.pool import Pool, _KilledJob
+from holdfast.worker.processes.runner_endpoint import hello
+from holdfast.worker.processes.spawner import Plan
 
 
 def lease(attempt: int) -> Lease:
@@ -60,6 +68,49 @@ def test_starts_that_stalls_have_spent_are_not_repeated() -> None:
 def test_a_cap_is_a_positive_number() -> None:
     with pytest.raises(ConfigurationError):
         TaskOptions.make(max_starts=0)
+
+
+def test_a_final_timeout_buries_whatever_retries_are_left_and_other_failures_are_retried() -> None:
+    late, failed = timed_out(1.0), Outcome(kind=OutcomeKind.FAILED)
+    final = TaskOptions.make(timeout=1.0, on_timeout="bury", retry=RetryPolicy(limit=None))
+    end = settlement_of(lease(1), final, late, None)
+    assert (end.ending, end.reason, end.failed) == (Ending.BURIED, "timeout", True)
+    assert settlement_of(lease(1), final, failed, None).ending is Ending.RETRY
+    assert settlement_of(lease(1), TaskOptions.make(timeout=1.0), late, None).ending is Ending.RETRY
+    with pytest.raises(ConfigurationError, match="on_timeout="):
+        TaskOptions.make(on_timeout="final")
+
+
+def test_one_call_decides_what_its_timeout_means() -> None:
+    app = Holdfast("memory://")
+
+    @app.task(name="slow", timeout=0.05, on_timeout="bury", retry=RetryPolicy.fixed(0, limit=1))
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    with sandbox(app) as box:
+        once, twice = slow.enqueue(), slow.options(on_timeout="retry").enqueue()
+        box.drain()
+        ends = [(job.state, job.reason, job.failures) for job in (app.job(once.id), app.job(twice.id))]
+        assert ends == [("dead", "timeout", 1), ("dead", "timeout", 2)]
+
+
+async def test_a_killed_attempt_ends_the_same_way_if_no_runner_is_there_to_decide() -> None:
+    pool = Pool(Plan(app="shop:app"), SystemClock(), Reports(), Signals())
+    app = Holdfast("memory://")
+
+    @app.task(name="t", timeout=1.0, on_timeout="bury", retry=5)
+    def task() -> None: ...
+
+    [facts] = hello(app, "memory://", 1).tasks
+    pool.facts = {"t": facts}
+    ended: list[object] = []
+    pool.signals.post = ended.extend  # type: ignore[method-assign, assignment]
+    case = _KilledJob(lease(1), timed_out(1.0), 0.0)
+    pool._failed_by_kill[case.lease.token] = case
+    pool._apply_retry_limits([case])
+    [end] = ended
+    assert isinstance(end, Settlement) and (end.ending, end.reason) == (Ending.BURIED, "timeout")
 
 
 def test_who_cancelled_a_job_and_why_is_told() -> None:

@@ -133,6 +133,7 @@ def _check_keep_last(options: TaskOptions) -> None:
 # A task's options
 
 
+OnTimeout = Literal["retry", "bury"]
 Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names
 
 ARGS_BYTES_MAX: Final = 1 << 20
@@ -179,6 +180,7 @@ class TaskOptions:
     wait_max: float | None = None
     retry: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
     timeout: float | None = None
+    on_timeout: OnTimeout = "retry"
     max_stalls: int = 3
     max_starts: int | None = None
     isolation: Literal["none", "process"] = "none"
@@ -321,6 +323,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "wait_max": optional_seconds("wait_max=", 0.001),
     "retry": as_policy,
     "timeout": optional_seconds("timeout=", 0.001),
+    "on_timeout": lambda value: one_of(value, "on_timeout=", get_args(OnTimeout)),
     "max_stalls": lambda value: whole(value, "max_stalls=", 0, 1_000_000),
     "max_starts": optional_whole("max_starts=", 1, COUNT_MAX),
     "isolation": lambda value: one_of(value, "isolation=", ("none", "process")),
@@ -350,7 +353,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
 # another version that this one cannot read are ignored: the task's own options apply.
 
 
-CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain", "max_starts"})
+CALL_OPTIONS: Final = frozenset({"retry", "timeout", "on_timeout", "retain", "max_starts"})
 
 
 class StoredRetry(Struct, frozen=True, omit_defaults=True):
@@ -385,6 +388,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
     retain: float | None = None
     max_starts: int | None = None
+    on_timeout: OnTimeout | None = None
     headers: dict[str, str] = {}
     by: str = ""  # who enqueued it
     after: int = 0  # how many parents it has
@@ -401,6 +405,8 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
             found["retain"] = self.retain
         if self.max_starts is not None:
             found["max_starts"] = self.max_starts
+        if self.on_timeout is not None:
+            found["on_timeout"] = self.on_timeout
         return found
 
 
@@ -431,6 +437,7 @@ def encode_call_options(
         timeout=options.timeout if "timeout" in names else msgspec.UNSET,
         retain=options.retain if "retain" in names else None,
         max_starts=options.max_starts if "max_starts" in names else None,
+        on_timeout=options.on_timeout if "on_timeout" in names else None,
         headers=dict(headers),
         by=by,
         after=parents,

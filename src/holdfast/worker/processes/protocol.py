@@ -25,6 +25,7 @@ from msgspec import Struct
 from ...context import Outcome
 from ...errors import ConfigurationError
 from ...lifecycle import Settlement
+from ...options import OnTimeout
 from ...records import Lease, Release, SettlementWithJobs
 from ..keeper.declare import Declared
 
@@ -133,6 +134,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     batch: int | None = None
     batch_within: float | None = None
     exit_fails: bool = False  # on_exit="failure"
+    on_timeout: OnTimeout = "retry"
 
     @property
     def batching(self) -> tuple[Sequence[str], str, int | None, float | None]:

@@ -62,6 +62,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
             task.defaults.batch,
             task.defaults.batch_within,
             task.defaults.on_exit == "failure",
+            task.defaults.on_timeout,
         )
         for task in app.tasks.values()
     ]
