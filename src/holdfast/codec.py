@@ -547,6 +547,17 @@ class OpenCodec(Codec):
         return stored
 
 
+class CatchAllCodec(Codec):
+    """Codec for a call of a task that the app does not know: its name, and its arguments as plain JSON values."""
+
+    def __init__(self, task: str, handler: Codec) -> None:
+        super().__init__(task, handler._fn, handler._parameters)
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        name, arguments = self.names
+        return {name: self.task, arguments: self._decode(_plain_decoder, raw)}
+
+
 def _item_of(kind: Any) -> Any:
     """The type of one result of a batch handler, by its return annotation: `list[X]` or `list[X] | None`; else Any."""
     for one in (kind, *typing.get_args(kind)):

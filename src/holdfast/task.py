@@ -7,6 +7,7 @@ Called by the app, by users' modules and by the worker (decode, encode, options)
 
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -29,7 +30,16 @@ import msgspec
 from msgspec.structs import replace
 
 from .clock import to_seconds
-from .codec import STAR, Codec, OpenCodec, encode_awaiting, encode_unseen, read_parameters, signature_of
+from .codec import (
+    STAR,
+    CatchAllCodec,
+    Codec,
+    OpenCodec,
+    encode_awaiting,
+    encode_unseen,
+    read_parameters,
+    signature_of,
+)
 from .context import CURRENT, Context
 from .edges import BATCH_OPEN_TASK, BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
@@ -73,6 +83,7 @@ if TYPE_CHECKING:
 # by the group and key callables.
 
 
+CAUGHT_NAMES_MAX = 1000  # of unknown tasks, whose catch-all is remembered
 AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond this, the calendars of some stores and of Python end
 
 
@@ -378,6 +389,11 @@ class Task(Generic[P, R]):
         self.is_batch: bool = options.batch is not None  # its handler takes several jobs at once
         self._wants_context, parameters = read_parameters(fn, self.name)
         self._codec = _batch_codec(self, parameters) if self.is_batch else Codec(self.name, fn, parameters)
+        if options.catch_all and len(parameters) != 2:
+            raise ConfigurationError(
+                f"task {self.name!r}: a catch-all takes two parameters after a Context, if it wants one: the name of "
+                "the task that was called, and its arguments by name, as a dict."
+            )
         self._app = app
         self._included_in: weakref.WeakSet[Holdfast] = weakref.WeakSet()
         self._plain: Using[P, R] = Using(self, self.defaults, Placement())
@@ -434,6 +450,12 @@ class Task(Generic[P, R]):
     def _decode(self, args: bytes) -> dict[str, Any]:
         """Stored arguments as keyword arguments, rebuilt from annotations; InvalidArguments if they do not fit."""
         return self._codec.decode(args)
+
+    def _as(self, name: str) -> Task[..., Any]:
+        """This catch-all as the task of that name, which the app does not know."""
+        caught = copy.copy(self)
+        caught.name, caught._codec = name, CatchAllCodec(name, self._codec)
+        return caught
 
     def _encode(self, value: Any) -> bytes:
         """A result as JSON; InvalidResult if it cannot be stored."""
@@ -564,16 +586,35 @@ class TaskRouter:
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._aliases: dict[str, Task[..., Any]] = {}
+        self._catch_all: Task[..., Any] | None = None
+        self._caught: dict[str, Task[..., Any]] = {}  # by the name of a task that is not known
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The registered tasks by name."""
         return MappingProxyType(self._tasks)
 
+    @property
+    def _catches_all(self) -> bool:
+        """Whether one of the tasks has `catch_all=True`."""
+        return self._catch_all is not None
+
     def find_task(self, name: str) -> Task[..., Any] | None:
         """The task with that name or alias."""
         found = self._tasks.get(name) or self._aliases.get(name)
         return self._task_of_batches(name) if found is None and name in (BATCH_TASK, BATCH_OPEN_TASK) else found
+
+    def _find_handler(self, name: str) -> Task[..., Any] | None:
+        """The task that runs jobs of that name: the one that has it, else the catch-all."""
+        return self.find_task(name) or (None if self._catch_all is None else self._catching(self._catch_all, name))
+
+    def _catching(self, catch_all: Task[..., Any], name: str) -> Task[..., Any]:
+        found = self._caught.get(name)
+        if found is None:
+            if len(self._caught) >= CAUGHT_NAMES_MAX:
+                self._caught.clear()
+            found = self._caught[name] = catch_all._as(name)
+        return found
 
     def _task_of_batches(self, name: str) -> Task[..., Any] | None:
         """Every app knows the tasks of batches."""
@@ -616,6 +657,13 @@ class TaskRouter:
         for name in dict.fromkeys((task.name, *task.defaults.aliases)):
             if self.find_task(name) is not None:
                 raise TaskAlreadyRegistered(name)
+        if task.defaults.catch_all:
+            if self._catch_all is not None:
+                raise ConfigurationError(
+                    f"task {task.name!r}: {self._catch_all.name!r} is the catch-all already, and an app has one. "
+                    "Leave out catch_all= in one of them."
+                )
+            self._catch_all = task
         self._tasks[task.name] = task
         for alias in task.defaults.aliases:
             self._aliases[alias] = task

@@ -47,6 +47,7 @@ class TaskSettings(TypedDict, total=False):
     rate: str | Rate | None
     limit: int | None
     aliases: str | Iterable[str]
+    catch_all: bool
     subscribes: str | Iterable[str]
     revive: Revival | None
     unique: Unique | None

@@ -51,9 +51,12 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     group_prefetch: dict[str, int] = {}  # by queue, where it leases several jobs of a group together
     batches: dict[str, int] = {}  # by task with batch=, how many jobs a batch takes
     name: str = ""  # what people call it (`--name`)
+    catch_all: bool = False  # it takes jobs of tasks that it does not have, too
 
     def knows(self, task: str) -> bool | None:
         """Whether it has the task; None if it does not say."""
+        if self.catch_all:
+            return True
         if task[:TASK_CHARS_MAX] in self.unknown:
             return False
         return None if self.tasks is None else task in self.tasks
@@ -69,6 +72,7 @@ def draw(
     group_prefetch: Mapping[str, int] = {},
     batches: Mapping[str, int] = {},
     name: str = "",
+    catch_all: bool = False,
 ) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
@@ -79,6 +83,7 @@ def draw(
         group_prefetch=dict(islice(sorted(group_prefetch.items()), QUEUES_SHOWN_MAX)),
         batches={task[:TASK_CHARS_MAX]: most for task, most in islice(sorted(batches.items()), TASKS_SHOWN_MAX)},
         name=name[:TASK_CHARS_MAX],
+        catch_all=catch_all,
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)

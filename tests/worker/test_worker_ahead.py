@@ -71,7 +71,7 @@ class Bench:
         self.ended: list[Ended] = []
         self._more = asyncio.Event()
         self.runner = Runner(
-            find_task=app.find_task, hub=app._hub, slots=SLOTS, reports=Reports(), hand_over=self._hand_over
+            find_handler=app._find_handler, hub=app._hub, slots=SLOTS, reports=Reports(), hand_over=self._hand_over
         )
 
         @app.task(name="coroutine")

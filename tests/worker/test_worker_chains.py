@@ -104,7 +104,7 @@ class Bench:
         self._more = asyncio.Event()
         self.gate, self.thread_gate = asyncio.Event(), threading.Event()
         self.runner = Runner(
-            find_task=app.find_task, hub=app._hub, slots=2, reports=Reports(), hand_over=self._hand_over
+            find_handler=app._find_handler, hub=app._hub, slots=2, reports=Reports(), hand_over=self._hand_over
         )
 
         @app.task(name="coroutine")

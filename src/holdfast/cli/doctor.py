@@ -93,6 +93,7 @@ def _app_facts(session: Session, code: Holdfast) -> AppFacts:
         name=session.app_name,
         tasks={name: task.defaults.queue for name, task in tasks.items()},
         aliases=frozenset(alias for task in tasks.values() for alias in task.defaults.aliases),
+        catch_all=next((name for name, task in tasks.items() if task.defaults.catch_all), None),
         isolated=frozenset(task.defaults.queue for task in tasks.values() if task.defaults.isolation == "process"),
     )
 

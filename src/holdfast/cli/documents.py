@@ -291,6 +291,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "expired": worker.expired,
         "paused": portrait.paused,
         "batches": portrait.batches,
+        "catch_all": portrait.catch_all,
         "name": portrait.name,
         "runners": msgspec.to_builtins(portrait.runners),
         "runners_left_out": portrait.left_out,

@@ -71,8 +71,8 @@ class Session:
 
     @functools.cached_property
     def known_tasks(self) -> frozenset[str] | None:
-        """Names of the app's tasks; None if no app was given."""
-        return frozenset(self.code.tasks) if self.has_code else None
+        """Names of the app's tasks; None if no app was given, or if it has a catch-all."""
+        return frozenset(self.code.tasks) if self.has_code and not self.code._catches_all else None
 
     @contextlib.contextmanager
     def store(self, *, create: bool = False) -> Iterator[Holdfast]:

@@ -228,7 +228,8 @@ class Reads:
         return Job(self._app, record)
 
     async def explain(self, id: str) -> Explanation:
-        return await self._app.aexplain(id, tasks=self.code or None)
+        catch_all = any(task.defaults.catch_all for task in self.code.values())
+        return await self._app.aexplain(id, tasks=None if catch_all else self.code or None)
 
     async def logs(self, id: str) -> list[LogLine]:
         return await self._app.alogs(id)

@@ -29,6 +29,7 @@ class AppFacts(Struct, frozen=True, kw_only=True):
     tasks: Mapping[str, str]  # task → its queue
     aliases: frozenset[str] = frozenset()
     isolated: frozenset[str] = frozenset()  # queues of tasks with isolation="process"
+    catch_all: str | None = None  # the task that gets the jobs of unknown ones
 
 
 class Service(Struct, frozen=True, kw_only=True):
@@ -201,6 +202,9 @@ def _unknown(service: Service, app: AppFacts) -> Finding:
     unknown = {name: n for name, n in service.waiting.items() if name not in app.tasks and name not in app.aliases}
     looked = f"the newest {service.looked_at:,} waiting jobs" if service.more else "all waiting jobs"
     facts = {"unknown": unknown, "looked_at": service.looked_at}
+    if unknown and app.catch_all is not None:
+        text = f"{looked} were checked; task {app.catch_all!r} gets those of unknown tasks: {_with_numbers(unknown)}."
+        return fine("unknown", text, **facts)
     if unknown:
         return wrong(
             "unknown",

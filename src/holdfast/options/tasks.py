@@ -197,6 +197,7 @@ class TaskOptions:
     rate: Rate | None = None
     limit: int | None = None
     aliases: tuple[str, ...] = ()
+    catch_all: bool = False  # it gets the jobs of all tasks that the app does not know
     subscribes: tuple[str, ...] = ()  # topics: `app.publish` makes a job of this task
     revive: Revival | None = None
     batch: int | None = None  # up to this many jobs in one call of the handler; None: one job per call
@@ -235,6 +236,7 @@ class TaskOptions:
             raise ConfigurationError('on_exit= holds for a process of the job\'s own. Say isolation="process" too.')
         check_holding(made)
         _check_batch(made)
+        _check_catch_all(made)
         return made
 
     def within(self, timeout: float) -> TaskOptions:
@@ -278,6 +280,18 @@ def _check_batch(options: TaskOptions) -> None:
         )
 
 
+def _check_catch_all(options: TaskOptions) -> None:
+    """Reject what the store or the worker decides by a task's name before a handler is chosen."""
+    if not options.catch_all:
+        return
+    given = [name for name in ("limit", "rate", "batch") if getattr(options, name) is not None]
+    if given or options.isolation == "process":
+        raise ConfigurationError(
+            f"catch_all= and {given[0] if given else 'isolation'}= exclude each other: the jobs it gets are of other "
+            "tasks, and limits, rates, batches and processes of their own go by a task's name."
+        )
+
+
 def _batch_within(value: Any) -> float:
     seconds = to_seconds(value, "batch_within=")
     if seconds > BATCH_WITHIN_SECONDS_MAX:
@@ -286,6 +300,12 @@ def _batch_within(value: Any) -> float:
             "worker, which no other one can take them from."
         )
     return seconds
+
+
+def _catch_all(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"catch_all= takes True or False, not {shown(value)}.")
+    return value
 
 
 def _batch_of(value: Any) -> Callable[..., Any] | None:
@@ -340,6 +360,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "rate": optional_rate,
     "limit": optional_whole("limit=", 1, COUNT_MAX),
     "aliases": _names("alias", "aliases="),
+    "catch_all": _catch_all,
     "subscribes": _names("topic", "subscribes="),
     "revive": check_revival,
     "batch": optional_whole("batch=", 1, BATCH_MAX),

@@ -47,7 +47,10 @@ class HostApp(Protocol):
     @property
     def _hooks(self) -> Hooks: ...
 
-    def find_task(self, name: str) -> Task[..., Any] | None: ...
+    @property
+    def _catches_all(self) -> bool: ...
+
+    def _find_handler(self, name: str) -> Task[..., Any] | None: ...
 
     def _open_backend(self) -> Backend: ...
 
@@ -115,7 +118,7 @@ class EmbeddedWorker:
         to_keeper = Signals()
         reports = Reports(to_keeper.report_within)
         runner = self.runner_class(
-            find_task=self._app.find_task,
+            find_handler=self._app._find_handler,
             hub=self._app._hub,
             slots=self._options.slots,
             reports=reports,
@@ -170,6 +173,7 @@ class EmbeddedWorker:
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
         runners = InProcessRunners(runner, self._app._hub, signals, self._task_names)
         runners.batches = plan_of(self._app.tasks.values())
+        runners.catches_all = self._app._catches_all
         runners.group_prefetch = runners.batches.unchained(prefetches(self._app._queue_rules()))
         return runners
 

@@ -408,6 +408,7 @@ class Runners(ABC):
         self.worker = ""  # the worker's id
         self.name = ""  # the worker's name
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
+        self.catches_all = False  # a task of this code gets the jobs of unknown ones
         self.broken = False  # no job can be run any more
         self.limited = Limited()
         self.group_prefetch: Mapping[str, int] = {}  # by queue, where it is above 1
@@ -518,6 +519,7 @@ class Runners(ABC):
             group_prefetch=self.group_prefetch,
             batches=self.batches.sizes() if self.batches.by_task else {},
             name=self.name,
+            catch_all=self.catches_all,
         )
 
     @abstractmethod

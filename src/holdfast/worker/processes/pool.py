@@ -65,6 +65,7 @@ class Pool(Runners):
         self.monitor = TimeoutMonitor(self, clock)
         self._on_hello = on_hello  # called with the hello of each shared runner that is ready
         self.facts: dict[str, protocol.TaskFacts] = {}  # by name and alias
+        self.catch_all: protocol.TaskFacts | None = None  # for jobs of all other tasks
         self.timeouts: dict[str, float] = {}  # by task, for tasks that have one
         self._isolated_tasks: frozenset[str] = frozenset()  # isolated tasks
         self._listens: frozenset[str] = frozenset()
@@ -277,7 +278,7 @@ class Pool(Runners):
         return [(f"runner {one.pid}", text or "it did not answer") for one, text in zip(runners, found, strict=True)]
 
     def knows(self, task: str) -> bool:
-        return task in self.facts
+        return task in self.facts or self.catch_all is not None
 
     def task_names(self) -> Iterable[str]:
         return self.facts
@@ -398,6 +399,8 @@ class Pool(Runners):
         if hello is not None and not runner.dedicated:
             self.facts = {name: task for task in hello.tasks for name in (task.name, *task.aliases)}
             self.timeouts = {name: task.timeout for name, task in self.facts.items() if task.timeout is not None}
+            self.catch_all = next((task for task in hello.tasks if task.catch_all), None)
+            self.catches_all = self.catch_all is not None
             self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
             self.limited = limited_by(hello.declared)
@@ -544,7 +547,7 @@ class Pool(Runners):
         for killed in cases:
             lease = killed.lease
             del self._failed_by_kill[lease.token]
-            facts = self.facts.get(lease.task)
+            facts = self.facts.get(lease.task, self.catch_all)
             if facts is None:
                 ended.append(interrupted(lease))
                 continue

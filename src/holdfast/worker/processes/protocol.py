@@ -135,6 +135,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     batch_within: float | None = None
     exit_fails: bool = False  # on_exit="failure"
     on_timeout: OnTimeout = "retry"
+    catch_all: bool = False
 
     @property
     def batching(self) -> tuple[Sequence[str], str, int | None, float | None]:

@@ -63,6 +63,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
             task.defaults.batch_within,
             task.defaults.on_exit == "failure",
             task.defaults.on_timeout,
+            task.defaults.catch_all,
         )
         for task in app.tasks.values()
     ]
@@ -96,7 +97,7 @@ class RunnerEndpoint(asyncio.Protocol):
         self._reports = Reports(self._report_within)
         self._quit = asyncio.Event()
         self._runner = Runner(
-            find_task=app.find_task,
+            find_handler=app._find_handler,
             hub=app._hub,
             slots=setup.slots,
             reports=self._reports,
@@ -157,7 +158,7 @@ class RunnerEndpoint(asyncio.Protocol):
         (self._runner.start_batch if frame.together else self._runner.start)(leases)
 
     def _set_limits(self, lease: Lease) -> None:
-        task = self._app.find_task(lease.task)
+        task = self._app._find_handler(lease.task)
         if self._limits is not None and task is not None:
             self._limits.set(task.defaults)
 

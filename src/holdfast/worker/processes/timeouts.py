@@ -65,13 +65,16 @@ class TimeoutMonitor:
     def expect(self, runner: RunnerProcess, leases: Sequence[Lease]) -> None:
         """Record the timeouts of jobs just sent to a runner."""
         self._given.set()
-        timeouts, jobs = self._pool.timeouts, runner.jobs
+        pool, jobs = self._pool, runner.jobs
+        timeouts, any_other = pool.timeouts, None if pool.catch_all is None else pool.catch_all.timeout
         for lease in leases:
+            timeout = timeouts.get(lease.task) if timeouts else None
+            if any_other is not None and lease.task not in pool.facts:
+                timeout = any_other
             if lease.options is not None and not lease.options.startswith(ONLY_SIGNED):
-                own = TaskOptions(timeout=timeouts.get(lease.task)).for_call(lease.options)
-                jobs[lease.token].timeout = own.timeout
-            elif timeouts and lease.task in timeouts:
-                jobs[lease.token].timeout = timeouts[lease.task]
+                timeout = TaskOptions(timeout=timeout).for_call(lease.options).timeout
+            if timeout is not None:
+                jobs[lease.token].timeout = timeout
 
     def stop_sent(self, runner: RunnerProcess, job: Assignment) -> None:
         """A job was told to stop. Kill a dedicated runner now. On a shared one a lost job gets OBEY_SECONDS, while a

@@ -95,7 +95,7 @@ class Runner:
     def __init__(
         self,
         *,
-        find_task: Callable[[str], Task[..., Any] | None],
+        find_handler: Callable[[str], Task[..., Any] | None],
         hub: events.Hub,
         slots: int,
         reports: ReportSink,
@@ -115,7 +115,7 @@ class Runner:
         self.worker = ""  # worker id for events
         self.barred = False  # nothing may start: past the fence, or the worker is ending now
         self._stop_requests: dict[str, Stop] = {}  # by token: possibly made before it started
-        self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
+        self._find_handler, self._hub, self._reports, self._hand_over = find_handler, hub, reports, hand_over
         self._unknown_delay = unknown_delay
         self._on_fault = on_fault  # called when our own code failed
         self._on_memory_error = on_memory_error  # frees memory to report that memory ran out
@@ -168,7 +168,7 @@ class Runner:
     def _start_together(self, leases: Sequence[Lease]) -> None:
         from .batches import Batch  # which knows this module
 
-        task = self._find_task(leases[0].task) if leases else None
+        task = self._find_handler(leases[0].task) if leases else None
         new = [] if task is None or not task.is_batch else [one for one in leases if self._may_start(one)]
         for lease, end in [(one, unstartable(one, options_for(task.defaults, one.options))) for one in new if task]:
             if end is not None:
@@ -210,7 +210,7 @@ class Runner:
         """
         if self._coroutines or self._queue or self._hub.wanted("started"):
             return False
-        task = self._find_task(lease.task)
+        task = self._find_handler(lease.task)
         return task is not None and not task.is_async
 
     def _start_next(self) -> None:
@@ -229,7 +229,7 @@ class Runner:
         return seconds
 
     def knows(self, task: str) -> bool:
-        return self._find_task(task) is not None
+        return self._find_handler(task) is not None
 
     def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
         """Tell attempts, named by (id, token), to stop."""
@@ -309,7 +309,7 @@ class Runner:
         if self.barred or (self._stop_requests and lease.token in self._stop_requests):
             self._end_unstarted(lease)
             return
-        task = self._find_task(lease.task)
+        task = self._find_handler(lease.task)
         if task is None:
             self._give_back_unknown(lease)
             return
@@ -527,7 +527,7 @@ class Runner:
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
         for lease, outcome in zip(leases, ends, strict=True):
-            task = self._find_task(lease.task)
+            task = self._find_handler(lease.task)
             if task is None:
                 self._give_back_unknown(lease)
             else:
