@@ -19,7 +19,7 @@ from .codec import Refused, encode_json, encode_unseen
 from .errors import ConfigurationError, InvalidArguments, JobNotFound
 from .names import check_name, check_options
 from .options import Duration, queue_name, whole
-from .options.tasks import PRIORITY_MAX
+from .options.checks import PRIORITY_MAX
 from .records import Edit, JobRecord
 from .task import check_at
 

@@ -31,6 +31,7 @@ from .options import (
     Duration,
     LogJobs,
     OnFence,
+    Priorities,
     QueueOptions,
     QueueOrder,
     TaskOptions,
@@ -66,6 +67,7 @@ class WorkerSettings(TypedDict, total=False):
     poll_every: Duration | None
     task_slots: Mapping[str, int] | None
     group_slots: int | None
+    priority: Priorities | None
     name: str
     weights: Mapping[str, int] | None
     queue_order: QueueOrder

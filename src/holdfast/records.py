@@ -291,6 +291,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
     most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; only for tasks with a dedicated lane
     most_by_group: int | None = None  # jobs of any one group that this worker may hold at once
+    priorities: tuple[int, int] | None = None  # it takes only jobs from this priority to that one
     bytes_max: int = CLAIM_BYTES_MAX  # total bytes of arguments in the leases; a single job always fits
     sweep_max: int = CLAIM_SWEEP_MAX  # jobs the claim's own promote may touch; its recover ends at most half as many
     chain_by_queue: Mapping[str, int] = {}  # jobs of a strict group that may be leased together, where it is above 1

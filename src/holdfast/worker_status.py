@@ -52,6 +52,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     batches: dict[str, int] = {}  # by task with batch=, how many jobs a batch takes
     name: str = ""  # what people call it (`--name`)
     catch_all: bool = False  # it takes jobs of tasks that it does not have, too
+    priority: tuple[int, int] | None = None  # the lowest and highest priority of the jobs it takes; None: all
 
     def knows(self, task: str) -> bool | None:
         """Whether it has the task; None if it does not say."""
@@ -60,6 +61,15 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
         if task[:TASK_CHARS_MAX] in self.unknown:
             return False
         return None if self.tasks is None else task in self.tasks
+
+    def takes(self, priority: int) -> bool:
+        """Whether it takes jobs of this priority."""
+        return self.priority is None or self.priority[0] <= priority <= self.priority[1]
+
+    @property
+    def priorities(self) -> str:
+        """Which priorities it takes, such as 0..10; empty: all."""
+        return "" if self.priority is None else "..".join(map(str, self.priority))
 
 
 def draw(
@@ -73,6 +83,7 @@ def draw(
     batches: Mapping[str, int] = {},
     name: str = "",
     catch_all: bool = False,
+    priority: tuple[int, int] | None = None,
 ) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
@@ -84,6 +95,7 @@ def draw(
         batches={task[:TASK_CHARS_MAX]: most for task, most in islice(sorted(batches.items()), TASKS_SHOWN_MAX)},
         name=name[:TASK_CHARS_MAX],
         catch_all=catch_all,
+        priority=priority,
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)

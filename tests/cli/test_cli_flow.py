@@ -183,6 +183,30 @@ def test_a_worker_takes_caps_weights_and_an_order(shell: Shell) -> None:
     assert "pdf=2" in shell(*work, "--task-slots", "pdf", code=2).output
 
 
+def test_a_worker_takes_the_priorities_it_was_told(shell: Shell) -> None:
+    low, high = shell.job(), shell.job(priority=7)
+    work = ("work", f"{shell.module}:app", "--app-dir", str(shell.directory), "--drain", "--runners", "1")
+    shell(*work, "--priority", "5..10")
+    assert [shell.json("job", one)["job"]["state"] for one in (low, high)] == ["ready", "succeeded"]
+    shell(*work, "--priority", "-5..0")
+    assert shell.json("job", low)["job"]["state"] == "succeeded"
+    assert "0..10" in shell(*work, "--priority", "high", code=2).output
+
+
+def test_who_takes_which_priorities_is_shown_and_explained(shell: Shell) -> None:
+    shell.worker("w1", draw([], priority=(5, 10)))
+    low, high = shell.job(queue="mail"), shell.job(queue="mail", priority=7)
+    assert shell.json("workers")["workers"][0]["priority"] == [5, 10]
+    assert "priority 5..10" in shell("workers").stdout
+    told = shell("explain", low).stdout
+    assert "takes jobs of its priority, which is 0; they take 5..10" in " ".join(told.split())
+    assert "by 1 live worker" in shell("explain", high).stdout
+    told = shell("doctor", code=1).stdout
+    assert "priorities" in told and "mail (1)" in told
+    shell.worker("w2", draw([]))
+    assert "by 1 live worker" in shell("explain", low).stdout
+
+
 def test_a_job_is_followed_to_its_end(shell: Shell) -> None:
     job = shell.job(queue="mail")
     shell.drain()

@@ -65,6 +65,7 @@ EXPIRED = replace(WORKER, id="x", expired=True)
         ({"pauses": [Pause(queue="mail")]}, {"pauses": "note"}),
         ({"stopped": [GroupRecord(queue="mail", name="ann", limit=1, stopped_by="j1")]}, {"stopped": "note"}),
         ({"workers": [STUCK]}, {"runners": "note"}),
+        ({"untaken": {"mail": 3}}, {"priorities": "wrong"}),
         ({"workers": [replace(WORKER, portrait=draw([], unknown=["new"]))]}, {"deploy": "wrong"}),
         ({"workers": [WORKER, replace(WORKER, id="o", portrait=draw([], unknown=["new"]))]}, {"deploy": "note"}),
         ({"workers": [replace(WORKER, portrait=draw([DEAF]))]}, {"runners": "note"}),

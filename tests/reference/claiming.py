@@ -89,9 +89,12 @@ class Draw:
         taken = 0
         while ready is not None and not self.full and taken < most and (first := ready.first()) is not None:
             row = store.jobs[first[1]]
-            if row.expires_at is not None and row.expires_at <= self._wall:
+            if self._is_outside(row):  # another part of the lane, which is not read
+                passed.append(first)
+                ready.remove(row.id)
+            elif row.expires_at is not None and row.expires_at <= self._wall:
                 store.expire(row, self._wall)
-            elif self._has_its_share(row):
+            elif self._has_its_share(row) or self._is_other(row.priority):
                 if self._looks[lane] >= GROUP_LOOKS_MAX:
                     break
                 self._looks[lane] += 1
@@ -145,6 +148,13 @@ class Draw:
                 break
             found.append(row)
         return found
+
+    def _is_other(self, priority: int) -> bool:
+        wanted = self.request.priorities
+        return wanted is not None and not wanted[0] <= priority <= wanted[1]
+
+    def _is_outside(self, row: Row) -> bool:
+        return self._store.age_shift(row) is None and self._is_other(row.rank)
 
     def _has_its_share(self, row: Row) -> bool:
         most = self.request.most_by_group

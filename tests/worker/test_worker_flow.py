@@ -12,6 +12,8 @@ from tests.worker.worker_bench import WorkerApp, soon
 from holdfast import Context, Snooze
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import ManualClock
+from holdfast.errors import ConfigurationError
+from holdfast.options import WorkerOptions
 from holdfast.rates import Rate
 from holdfast.records import JobQuery, QueueRule, TaskRule
 
@@ -86,6 +88,42 @@ async def test_a_worker_takes_no_more_of_a_group_than_it_was_told(app: WorkerApp
     await app.put(*(work.bind(who) for who in ("ann", "bob") for _ in range(8)))
     assert (await app.drain(group_slots=2)).succeeded == 16
     assert together.most == {"ann": 2, "bob": 2}
+
+
+async def test_a_worker_takes_only_the_priorities_it_was_told(app: WorkerApp) -> None:
+    seen: list[int] = []
+
+    @app.task(name="work")
+    async def work(priority: int) -> None:
+        seen.append(priority)
+
+    await app.put(*(work.options(priority=priority).bind(priority) for priority in (0, 5, 9, -3, 7)))
+    drained = await app.drain(priority="5..8", slots=1)
+    assert (seen, drained.left) == ([7, 5], 3)
+    await app.drain(priority=(-100, 0), slots=1)
+    await app.drain(priority=9, slots=1)
+    assert seen == [7, 5, 0, -3, 9]
+
+
+@pytest.mark.parametrize("wrong", ["", "a..b", "5..1", (1, 2, 3), 1.5, 101, "..-101", (None, 1), True])
+def test_a_range_of_priorities_has_two_ends(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="priority="):
+        WorkerOptions(priority=wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("0..10", (0, 10)),
+        ("-5 .. 5", (-5, 5)),
+        ("1..", (1, 100)),
+        ("..-1", (-100, -1)),
+        ("..", (-100, 100)),
+        ("5", (5, 5)),
+    ],
+)
+def test_a_range_of_priorities_is_read_as_text(text: str, ends: tuple[int, int]) -> None:
+    assert WorkerOptions(priority=text).priority == ends
 
 
 async def test_a_strict_order_of_queues_serves_the_first_first(app: WorkerApp) -> None:

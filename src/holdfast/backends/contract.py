@@ -260,6 +260,9 @@ class Backend(Reader):
         left.
         R35. Jobs of a group of which this worker already holds most_by_group are skipped, at most GROUP_LOOKS_MAX of
         them per lane and claim; then the lane is done.
+        R107. With `priorities`, only jobs from the first to the second of them are leased. Where the rank is the
+        priority (R8), the claim reads that part of each lane alone, so jobs of other priorities cost nothing. Others
+        that it meets (in a queue with aging, or since a change of it) are skipped as in R35, and count with those.
         R36. `opens_in` is the seconds until the first bucket or slow-down that limited this claim lets one more job
         start; None if none did. It considers requested queues that are not paused and still have ready jobs that are
         not parked, and `apart` tasks with ready jobs in such queues, all as they are after this claim.
@@ -666,16 +669,12 @@ class Backend(Reader):
         self._refuse_to_join()
 
     async def wake(self, queues: Iterable[str]) -> None:
-        """Hint to workers that a caller's transaction with jobs in these queues has committed. Best effort.
-
-        Nothing to do where workers notice every commit by themselves.
-        """
+        """Hint to workers that a caller's transaction with jobs in these queues has committed. Best effort; nothing to
+        do where workers notice every commit by themselves."""
 
     def shares_database(self, connection: Any) -> bool:
-        """Whether the caller's sync connection is open on the database that holds this store, which is open.
-
-        Only then can `enqueue_on` join its transaction. Reads only, and leaves the transaction usable.
-        """
+        """Whether the caller's sync connection is open on the database that holds this store, which is open: only then
+        can `enqueue_on` join its transaction. Reads only, and leaves the transaction usable."""
         return False
 
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:

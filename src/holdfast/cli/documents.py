@@ -292,6 +292,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "paused": portrait.paused,
         "batches": portrait.batches,
         "catch_all": portrait.catch_all,
+        "priority": portrait.priority,
         "name": portrait.name,
         "runners": msgspec.to_builtins(portrait.runners),
         "runners_left_out": portrait.left_out,

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 @click.option(
     "--group-slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs of any one group in this worker."
 )
+@click.option(
+    "--priority", metavar="N|N..N", help="Take only jobs of these priorities, such as 0..10, 1.. or ..-1. [all]"
+)
 @click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's weight. [1]")
 @click.option("--strict-order", is_flag=True, help="Always serve --queues in the given order.")
 @click.option(

@@ -60,6 +60,7 @@ add_ls(workers)
 
 def _worker_row(worker: WorkerRecord, now: float, status: WorkerStatus) -> tuple[str, ...]:
     notes = ["paused"] if status.paused else []
+    notes += [f"priority {status.priorities}"] if status.priorities else []
     notes += ["takes unknown tasks"] if status.catch_all else []
     notes += [f"batches of {most}: {task}" for task, most in status.batches.items()]
     return (

@@ -78,6 +78,10 @@ def _served(scene: Scene) -> list[Gate]:
     serving = [one for one in scene.workers if not one.expired and scene.job.queue in one.queues]
     if not serving:
         return [Gate(name="No worker serves it", text=f"queue {scene.job.queue}", open=False)]
+    taking = [one for one in serving if (read(one.portrait) or WorkerStatus()).takes(scene.job.priority)]
+    if not taking:
+        return [Gate(name="No worker takes its priority", text=f"priority {scene.job.priority}", open=False)]
+    serving = taking
     free = sum(max(0, one.slots - one.running) for one in serving)
     slots = sum(one.slots for one in serving)
     count = f"{len(serving)} {'worker' if len(serving) == 1 else 'workers'}"

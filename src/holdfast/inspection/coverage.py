@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..backends.contract import Backend
 from ..lifecycle import UNSTARTED, State
 from ..records import GroupRecord, JobQuery, Pause, WorkerRecord
-from ..worker_status import read
+from ..worker_status import WorkerStatus, read
 from .machine import Finding, fine, note, wrong
 
 PAGE = 500
@@ -42,6 +42,7 @@ class Service(Struct, frozen=True, kw_only=True):
     waiting: Mapping[str, int] = {}  # task → unstarted jobs, among those examined
     looked_at: int = 0
     more: bool = False  # there are older ones that were not examined
+    untaken: Mapping[str, int] = {}  # queue → ready jobs of priorities that none of its workers takes
 
 
 async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
@@ -55,15 +56,31 @@ async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
         looked_at += len(page)
         more = len(page) == PAGE
         before = page[-1].seq if page else None
+    workers = await backend.workers()
     return Service(
-        workers=await backend.workers(),
+        workers=workers,
         counts=await backend.count(),
         pauses=await backend.pauses(),
         stopped=await _stopped_groups(backend),
         waiting=waiting,
         looked_at=looked_at,
         more=more,
+        untaken=await _untaken(backend, workers),
     )
+
+
+async def _untaken(backend: Backend, workers: Sequence[WorkerRecord]) -> dict[str, int]:
+    """Look at the newest ready jobs of the queues that no live worker takes all priorities of."""
+    views = [(worker, read(worker.portrait) or WorkerStatus()) for worker in workers if not worker.expired]
+    served = {queue for worker, _ in views for queue in worker.queues}
+    whole = {queue for worker, view in views if view.priority is None for queue in worker.queues}
+    untaken: dict[str, int] = {}
+    for queue in sorted(served - whole):
+        takers = [view for worker, view in views if queue in worker.queues]
+        jobs = await backend.find(JobQuery(states=(State.READY,), queue=queue, limit=PAGE))
+        if number := sum(not any(view.takes(job.priority) for view in takers) for job in jobs):
+            untaken[queue] = number
+    return untaken
 
 
 async def _stopped_groups(backend: Backend) -> list[GroupRecord]:
@@ -76,6 +93,8 @@ async def _stopped_groups(backend: Backend) -> list[GroupRecord]:
 def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
     """Findings about that, for jobs in general and for this app's."""
     findings = [_workers(service), _queues(service)]
+    if service.untaken:
+        findings.append(_priorities(service.untaken))
     findings += _runners(service)
     findings += _workers_without_task(service)
     if service.pauses:
@@ -104,6 +123,13 @@ def _workers(service: Service) -> Finding:
     if not alive:
         return note("workers", "none is registered.", "Start one: `holdfast work MODULE:APP`.", **facts)
     return fine("workers", f"{text}.", **facts)
+
+
+def _priorities(untaken: Mapping[str, int]) -> Finding:
+    """Jobs that are ready in a served queue, and that none of its workers takes."""
+    text = f"ready jobs of priorities that no worker of their queue takes: {_with_numbers(untaken)}."
+    step = "Start a worker without `--priority`, or with theirs."
+    return wrong("priorities", text, step, untaken=dict(untaken))
 
 
 def _runners(service: Service) -> list[Finding]:

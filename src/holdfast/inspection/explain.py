@@ -32,7 +32,7 @@ from ..records import (
     WorkerRecord,
 )
 from ..steps import Step, open_wait
-from ..worker_status import read
+from ..worker_status import WorkerStatus, read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
 PARENTS_SHOWN_MAX = 5
@@ -72,6 +72,11 @@ class _Scene(Struct, frozen=True, kw_only=True):
     @property
     def serving(self) -> list[WorkerRecord]:
         return [worker for worker in self.workers if not worker.expired and self.job.queue in worker.queues]
+
+    @property
+    def taking(self) -> list[WorkerRecord]:
+        """Of these, those that take jobs of its priority."""
+        return [worker for worker in self.serving if (read(worker.portrait) or WorkerStatus()).takes(self.job.priority)]
 
 
 async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None = None) -> Explanation:
@@ -241,7 +246,7 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     if obstacles:
         then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Then the next claim takes it in turn."
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
-    serving = scene.serving
+    serving = scene.taking
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
     summary = (
         f"It may be claimed at once by {_count(len(serving), 'live worker')} that serve queue {scene.job.queue!r}."
@@ -397,6 +402,12 @@ def _obstacles(scene: _Scene) -> list[str]:
         found.append(
             f"No live worker serves queue {job.queue!r}.{tail} Start one: `holdfast work MODULE:APP -q {job.queue}`."
         )
+    elif not scene.taking:
+        ranges = sorted({(read(worker.portrait) or WorkerStatus()).priorities for worker in scene.serving})
+        found.append(
+            f"No live worker of queue {job.queue!r} takes jobs of its priority, which is {job.priority}; they take "
+            f"{', '.join(ranges)}. Start one without `--priority`, or `holdfast edit {job.id} --priority N`."
+        )
     found += _workers_without_task(scene)
     if scene.tasks is not None and job.task not in scene.tasks:
         found.append(f"The app has no task {job.task!r}: a worker running this code gives the job back untouched.")
@@ -405,7 +416,7 @@ def _obstacles(scene: _Scene) -> list[str]:
 
 def _workers_without_task(scene: _Scene) -> list[str]:
     """Workers serving its queue that do not have its task."""
-    task, serving = scene.job.task, scene.serving
+    task, serving = scene.job.task, scene.taking
     views = {worker.id: read(worker.portrait) for worker in serving}
     unaware = [name for name, view in views.items() if view is not None and view.knows(task) is False]
     if not unaware:
@@ -425,7 +436,7 @@ _UNKNOWN_ADVICE = "Deploy code that has it, give another task that name as an al
 
 def _is_unknown(scene: _Scene) -> bool:
     """Whether nobody who could run it has its task, as far as is known: waiting would not help."""
-    views = [read(worker.portrait) for worker in scene.serving]
+    views = [read(worker.portrait) for worker in scene.taking]
     known = [None if view is None else view.knows(scene.job.task) for view in views]
     if known and not any(one is not False for one in known):
         return True

@@ -21,7 +21,7 @@ from .tasks import (
     how_held,
     serial_group,
 )
-from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, LogJobs, OnFence, QueueOrder, WorkerOptions
+from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, LogJobs, OnFence, Priorities, QueueOrder, WorkerOptions
 
 __all__ = [
     "ARGS_BYTES_MAX",
@@ -40,6 +40,7 @@ __all__ = [
     "OnConflict",
     "OnFence",
     "OnTimeout",
+    "Priorities",
     "QueueOptions",
     "QueueOrder",
     "Retention",

@@ -22,6 +22,7 @@ from .special import RESET, Special
 
 Duration = float | timedelta
 COUNT_MAX: Final = UNLIMITED  # for limits: more than any store holds, less than any store's integers
+PRIORITY_MAX: Final = 100
 LIFTED: Final = "none"  # how people write on the command line that a limit or a rate is lifted
 
 

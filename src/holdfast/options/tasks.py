@@ -20,7 +20,7 @@ from ..names import NAME_LENGTH_MAX, check_list, check_name, nearest, shown
 from ..rates import Rate
 from ..records import SERIAL_PREFIX, Conflict, KeyScope, KeyUntil, OnExpire, Revival, TaskRule
 from ..retry import RetryPolicy, as_policy
-from .checks import COUNT_MAX, one_of, optional_rate, optional_seconds, optional_whole, queue_name, whole
+from .checks import COUNT_MAX, PRIORITY_MAX, one_of, optional_rate, optional_seconds, optional_whole, queue_name, whole
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Unique keys: how long a job holds its key, and what happens to a call that conflicts with it. Used by the options,
@@ -138,7 +138,6 @@ Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed 
 
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
-PRIORITY_MAX: Final = 100
 BATCH_MAX: Final = 1000
 BATCH_WITHIN_SECONDS: Final = 0.2
 BATCH_WITHIN_SECONDS_MAX: Final = 60.0

@@ -5,7 +5,7 @@ Created by `app.work` and by `holdfast work`, read by every part of the engine. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, get_args
@@ -13,11 +13,12 @@ from typing import Final, Literal, get_args
 from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_list, check_name, shown
-from .checks import COUNT_MAX, Duration, one_of, optional_whole, queue_name, whole
+from .checks import COUNT_MAX, PRIORITY_MAX, Duration, one_of, optional_whole, queue_name, whole
 
 OnFence = Literal["warn", "exit"]
 QueueOrder = Literal["fair", "strict"]
 LogJobs = Literal["none", "failures", "all"]
+Priorities = int | str | tuple[int, int]  # one priority, "0..10", or the lowest and the highest
 
 SLOTS_DEFAULT: Final = 10
 LEASE_DEFAULT: Final = 30.0
@@ -48,6 +49,7 @@ class WorkerOptions:
     poll_every: float
     task_slots: Mapping[str, int]  # jobs of a task that this worker runs at once
     group_slots: int | None  # jobs of any one group that it runs at once
+    priority: tuple[int, int] | None  # the lowest and highest priority of the jobs it takes; None: all
     weights: Mapping[str, int]  # relative shares of the queues; default 1
     queue_order: QueueOrder
     history: bool  # whether it records roll-ups and events
@@ -71,6 +73,7 @@ class WorkerOptions:
         poll_every: Duration | None = None,
         task_slots: Mapping[str, int] | None = None,
         group_slots: int | None = None,
+        priority: Priorities | None = None,
         weights: Mapping[str, int] | None = None,
         queue_order: QueueOrder = "fair",
         history: bool = True,
@@ -101,6 +104,7 @@ class WorkerOptions:
         put(self, "poll_every", 1.0 if poll_every is None else to_seconds(poll_every, "poll_every=", least=0.001))
         put(self, "task_slots", MappingProxyType(_numbers(task_slots, "task_slots=", "task name", 100_000)))
         put(self, "group_slots", optional_whole("group_slots=", 1, COUNT_MAX)(group_slots))
+        put(self, "priority", None if priority is None else _priorities(priority))
         put(self, "weights", MappingProxyType(_numbers(weights, "weights=", "queue name", WEIGHT_MAX)))
         put(self, "queue_order", one_of(queue_order, "queue_order=", get_args(QueueOrder)))
         put(self, "history", bool(history))
@@ -153,6 +157,24 @@ def _worker_queues(
     if not names:
         raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
     return names, caps
+
+
+def _priorities(value: Priorities) -> tuple[int, int]:
+    """`5`, `(0, 10)`, or a text such as "0..10", "1.." and "..-1", as the lowest and the highest priority."""
+    ends: Sequence[object] = value if isinstance(value, tuple | list) else (value, value)
+    if isinstance(value, str):
+        low, dots, high = value.replace(" ", "").partition("..")
+        ends = low or -PRIORITY_MAX, (high or PRIORITY_MAX) if dots else low
+    try:
+        lowest, highest = (int(end) if isinstance(end, str) else end for end in ends)
+    except ValueError:
+        lowest = highest = None
+    if lowest is None:
+        raise ConfigurationError(f'priority= takes a number or a range such as "0..10", not {shown(value)}.')
+    numbers = [whole(end, "priority=", -PRIORITY_MAX, PRIORITY_MAX) for end in (lowest, highest)]
+    if numbers != sorted(numbers):
+        raise ConfigurationError(f"priority= goes from the lowest to the highest, so {shown(value)} is no priority.")
+    return numbers[0], numbers[1]
 
 
 def _numbers(given: Mapping[str, int] | None, what: str, named: str, most: int) -> dict[str, int]:

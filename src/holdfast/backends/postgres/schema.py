@@ -38,6 +38,7 @@ FILES = [
     "exchange",
     "claim",
     "follow",
+    "shares",
     "chains",
     "floors",
     "settle",

@@ -165,7 +165,7 @@ NEW_JOB = (
 SETTLEMENT = ("id", "token", "ending", "failed", "delay", "value", "failure", "reason", "retain", "alone")
 REQUEST = (
     *("worker", "call", "queues", "most", "most_by_queue", "most_by_task", "most_by_group", "bytes_max", "sweep_max"),
-    *("chain_by_queue", "chained_max"),
+    *("chain_by_queue", "chained_max", "priorities"),
 )
 META = ("schema", "tick", "seq", "sealed", "quiet_until", "life", "used", "body_max")  # what every script reads of it
 
@@ -184,6 +184,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "HELD": ("id", "token"),
     "REPORT": ("id", "token", "progress", "text", "lines"),
     "PROGRESS": ("fraction", "text"),
+    "RANGE": ("lowest", "highest"),  # of priorities
     "CALL": ("number", "answers"),  # a worker's last numbered call
     "WORKER": ("lease_seconds", "started_at", "renewed_at", "deadline", "facts"),
     "SERVER": ("process", "node", "shard"),  # ids

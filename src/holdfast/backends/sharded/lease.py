@@ -195,7 +195,7 @@ class LeaseVerbs:
             room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
-                    claim = service.asking(shard, queue, portion, request.most_by_group)
+                    claim = service.asking(shard, queue, portion, request)
                     batch.setdefault(shard, Sent(shard, claim)).request = claim
                 sending, batch = list(batch.values()), {}
                 await self._send(service, sending, now)
@@ -417,7 +417,7 @@ class WorkerCalls:
         self.answers = [None] * number
 
     def asking(
-        self, shard: str, queue: str, portion: Portion = NOTHING, most_by_group: int | None = None
+        self, shard: str, queue: str, portion: Portion = NOTHING, request: ClaimRequest | None = None
     ) -> ClaimRequest:
         """Return this call's next request to that shard. The shard does its part of the sweep in the first round."""
         round = sum(sent.shard == shard for sent in self.sent)
@@ -427,7 +427,8 @@ class WorkerCalls:
             queues=(queue,),
             most=portion.most,
             most_by_task=portion.by_task,
-            most_by_group=most_by_group,
+            most_by_group=None if request is None else request.most_by_group,
+            priorities=None if request is None else request.priorities,
             bytes_max=portion.bytes_max,
             sweep_max=0 if round else self.sweeps.get(shard, 0),
             chain_by_queue={queue: portion.chain} if portion.chained_max else {},

@@ -38,6 +38,8 @@ from .recover import recover
 
 _LANE = SQL["claim.lane"]
 _LANE_APART = SQL["claim.lane_apart"]
+_LANE_RANKED = SQL["claim.lane_ranked"]
+_LANE_APART_RANKED = SQL["claim.lane_apart_ranked"]
 _TAKE = SQL["claim.take"]
 _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
@@ -163,7 +165,7 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     Rules and limits of other tasks do not matter.
     """
     rules, touched = tx.rules, tx.touched
-    if not touched or len(request.queues) != 1 or request.most_by_group is not None:
+    if not touched or len(request.queues) != 1 or request.most_by_group is not None or request.priorities is not None:
         return None
     [queue] = request.queues
     if not rules.queues_hold_nothing or queue in rules.paused_queues or rules.windowed(queue):
@@ -197,16 +199,21 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
 class Lane:
     """How far one lane of a queue has been read. Nothing is written while lanes are being read."""
 
-    __slots__ = ("done", "looks", "number", "place", "queue", "refused", "task")
+    __slots__ = ("done", "looks", "number", "place", "queue", "ranks", "refused", "task")
 
     def __init__(self, queue: str, number: int, task: str = "") -> None:
         self.queue, self.number, self.task = queue, number, task
+        self.ranks: tuple[int, int] | None = None  # the only ones read
         self.place = 0  # jobs read so far
-        self.looks = 0  # of these, skipped because of most_by_group
+        self.looks = 0  # of these, skipped because of most_by_group or priorities
         self.refused = 0  # of these, skipped because a rule change has not reached them yet
         self.done = False
 
     def read(self, tx: Transaction, most: int) -> list[Row]:
+        if self.ranks is not None:
+            apart = self.number == LANE_APART
+            of, statement = (self.task, _LANE_APART_RANKED) if apart else (self.number, _LANE_RANKED)
+            return tx.cursor.execute(statement, (self.queue, of, *self.ranks, most, self.place)).fetchall()
         if self.number == LANE_APART:
             return tx.cursor.execute(_LANE_APART, (self.queue, self.task, most, self.place)).fetchall()
         return tx.cursor.execute(_LANE, (self.queue, self.number, most, self.place)).fetchall()
@@ -258,7 +265,9 @@ class Draw:
 
     def take_from(self, queue: str, most: int) -> None:
         """Lease up to `most` jobs of a queue."""
-        common = not self._rules.tasks and self._request.most_by_group is None and self._guard is None
+        request = self._request
+        common = request.most_by_group is None and request.priorities is None
+        common = common and not self._rules.tasks and self._guard is None
         rows = self._from_common_lanes(queue, most) if common else None
         if rows is None:
             rows = self._from_lanes(queue, most)
@@ -293,6 +302,9 @@ class Draw:
         lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
         if self._rules.tasks:
             lanes += self._lanes_apart(queue)
+        if self._request.priorities is not None and not self._rules.ages(queue):
+            for lane in lanes:
+                lane.ranks = self._request.priorities
         if self._guard is not None:
             self._fit_front(self._guard, queue, lanes[1:], most)
         call, number = self._request.call, len(lanes)
@@ -321,6 +333,7 @@ class Draw:
         if most <= 0 or lane.done:
             return []
         capped = self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
+        capped = capped or self._request.priorities is not None
         drawn: list[Row] = []
         looks = (GROUP_LOOKS_MAX if capped else 0) + (self._request.sweep_max if self._guard is not None else 0)
         while len(drawn) < most and not lane.done and not self.full:
@@ -354,14 +367,14 @@ class Draw:
         return fitting
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
-        """The first `most` rows that the rules allow and whose group is below most_by_group for this worker, and how
-        many rows were read to find them."""
-        share, met, guard = self._request.most_by_group, 0, self._guard
+        """The first `most` rows that the rules allow, of the requested priorities, and whose group is below
+        most_by_group for this worker; and how many rows were read to find them."""
+        share, priorities, met, guard = self._request.most_by_group, self._request.priorities, 0, self._guard
         fresh: list[Row] = []
         for row in rows:
             if len(fresh) == most:
                 break
-            seq, _, task, queue, _, _, group = row[:7]
+            seq, _, task, queue, _, priority, group = row[:7]
             if guard is not None and not guard.lets(lane.number, seq, task, queue, group):
                 if lane.refused == self._request.sweep_max:
                     lane.done = True
@@ -370,15 +383,17 @@ class Draw:
                 met += 1
                 continue
             late = row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= self._tx.now
+            held = 0 if share is None or group is None else self._held.get((queue, group), 0)
+            other = priorities is not None and not priorities[0] <= priority <= priorities[1]
+            if not late and (other or (share is not None and held >= share)):
+                if lane.looks == GROUP_LOOKS_MAX:
+                    lane.done = True
+                    break
+                lane.looks += 1
+                met += 1
+                continue
             if share is not None and group is not None and not late:
-                if self._held.get((queue, group), 0) >= share:
-                    if lane.looks == GROUP_LOOKS_MAX:
-                        lane.done = True
-                        break
-                    lane.looks += 1
-                    met += 1
-                    continue
-                self._held[queue, group] = self._held.get((queue, group), 0) + 1
+                self._held[queue, group] = held + 1
             met += 1
             fresh.append(row)
         return fresh, met

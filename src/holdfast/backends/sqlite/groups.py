@@ -161,6 +161,10 @@ class Rules:
     def aging(self, queue: str) -> float | None:
         return self.queue(queue).aging if self._queue_flows else None
 
+    def ages(self, queue: str) -> bool:
+        """Whether its jobs are ordered otherwise than by priority first."""
+        return rank(1, self.aging(queue)) == 0
+
     def strict(self, queue: str, group: str) -> bool:
         return self.order(queue, group) == "strict"
 

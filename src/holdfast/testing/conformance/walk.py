@@ -343,6 +343,7 @@ class FlowWalk(Walk):
             most_by_queue=self._one({}, {}, {"other": 1}),
             most_by_task=self._one({}, {}, {"work": 1}, {"mail": 0}),
             most_by_group=self._one(None, None, 1, 2),
+            priorities=self._one(None, None, None, (0, 0), (1, 9)),
         )
         self.calls[worker] = (done, back, request)
         return self._seen(await self.world.exchange(done, back, request))

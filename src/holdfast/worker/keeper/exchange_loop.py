@@ -265,6 +265,7 @@ class ExchangeLoop:
             most_by_queue=by_queue,
             most_by_task=_least(isolated, {**capped, **unknown} if unknown else capped),
             most_by_group=self._options.group_slots,
+            priorities=self._options.priority,
             bytes_max=self._bytes_limit.value,
             sweep_max=self._sweep_limit.value,
         )

@@ -67,7 +67,7 @@ class Keeper:
         declared = declared.serving(options)
         self._options, self._queues, self._runners, self._signals = options, queues, runners, signals
         signals.journal.meter = meter
-        runners.name = options.name
+        runners.name, runners.priority = options.name, options.priority
         store = self._store = StoreClient(backend, clock, options.call_timeout, meter)
         ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         commands = Commands(
@@ -131,6 +131,7 @@ class Keeper:
         return {
             "worker": renewal.worker.id,
             "name": self._options.name,
+            "priority": self._options.priority,
             "queues": list(self._queues),
             "slots": renewal.worker.slots,
             "paused": self._signals.paused,

@@ -407,6 +407,7 @@ class Runners(ABC):
         self.signals = signals
         self.worker = ""  # the worker's id
         self.name = ""  # the worker's name
+        self.priority: tuple[int, int] | None = None  # of the jobs it takes
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.catches_all = False  # a task of this code gets the jobs of unknown ones
         self.broken = False  # no job can be run any more
@@ -520,6 +521,7 @@ class Runners(ABC):
             batches=self.batches.sizes() if self.batches.by_task else {},
             name=self.name,
             catch_all=self.catches_all,
+            priority=self.priority,
         )
 
     @abstractmethod

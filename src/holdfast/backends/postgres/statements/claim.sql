@@ -102,6 +102,7 @@ DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
+    choosy boolean := share IS NOT NULL OR request ->> 'priorities' IS NOT NULL;  -- of what it finds in a lane
     before jsonb := '{}';  -- by task with its own lane: how many more of its jobs could start before this claim
     rooms jsonb := '{}';
     further jsonb;
@@ -144,7 +145,7 @@ BEGIN
                                             nonce, free, at, given);
             IF got.is_full THEN PERFORM holdfast.refill_groups(freed, at); END IF;
             freed := CASE WHEN NOT got.is_full THEN (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named) END;
-        ELSIF got.leases IS NULL AND rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending AND floors IS NULL THEN
+        ELSIF got.leases IS NULL AND rooms = '{}' AND NOT choosy AND b.rated IS NOT TRUE AND NOT pending AND floors IS NULL THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
                                         b.job_limit IS NOT NULL, free, at, given);
         END IF;
@@ -172,137 +173,4 @@ BEGIN
         chained := array_length(got.leases, 1);
         taken := holdfast.taken_with(taken, got);
     END IF;
-END $$
-
--- == lanes: how a claim divides its room among the lanes of a queue if there are more than two of them, if the worker
--- caps its jobs per group, or if groups have rates. (claim_lanes handles the common case.)
--- Concurrency: rows are locked with SKIP LOCKED as they are found. If groups have rates, a job is taken only if its
--- group's lock is free at this moment: whoever writes a group's rate state holds that lock, so nobody waits for it.
-
--- :: function_claim_shares
-CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
-    guarded boolean, pending boolean, opening boolean, free bigint, at double precision, given double precision,
-    INOUT rooms jsonb, INOUT floors jsonb, OUT got holdfast.taken)
-LANGUAGE plpgsql AS $$
-DECLARE
-    number bigint := (request ->> 'call')::bigint;
-    share integer := (request ->> 'most_by_group')::integer;
-    tasks text[] := ARRAY[NULL, NULL] || ARRAY(  -- the lanes: ungrouped, grouped, then tasks by name
-        SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND (rooms ->> b.name)::integer > 0
-        AND holdfast.has_lane(ARRAY[named], b.lane) ORDER BY b.name);
-    lanes_number integer := cardinality(tasks);
-    looks integer[] := array_fill(0, ARRAY[lanes_number]);
-    done boolean[] := array_fill(false, ARRAY[lanes_number]);
-    b holdfast.bounds;
-    nth integer;
-    wanted integer;
-    passed integer;
-    heads bigint[];
-    more holdfast.taken;
-    started integer;
-    floored boolean := floors IS NOT NULL AND NOT (guarded OR pending OR share IS NOT NULL OR EXISTS (
-        SELECT FROM holdfast.bounds a WHERE a.kind = 'queue' AND a.name = named AND a.aging IS NOT NULL));
-    way text[];  -- JSON path to the lane's floors
-    behind jsonb;
-BEGIN
-    FOR round IN 1 .. 2 LOOP
-        FOR place IN 0 .. lanes_number - 1 LOOP
-            nth := (number + place) % lanes_number + 1;
-            wanted := CASE round WHEN 1 THEN ceil(room::numeric / (lanes_number - place)) ELSE room END;
-            SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = tasks[nth];
-            wanted := least(wanted, (rooms ->> b.name)::integer);
-            CONTINUE WHEN wanted <= 0 OR done[nth];
-            IF floored THEN
-                way := ARRAY['queues', named, coalesce(b.lane, nth - 1)::text];
-                SELECT h.heads, h.behind INTO heads, behind FROM holdfast.heads_behind(
-                    named, coalesce(b.lane, nth - 1)::smallint, wanted, floors #> way, (floors -> 'full')::boolean, at) h;
-            ELSE
-                heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
-                    WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded,
-                    CASE WHEN pending THEN (request ->> 'sweep_max')::integer END, at);
-            END IF;
-            IF share IS NOT NULL THEN
-                SELECT w.fitting, w.passed INTO heads, passed
-                FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[nth]) w;
-                looks[nth] := passed;
-            END IF;
-            done[nth] := cardinality(heads) < wanted;
-            IF cardinality(heads) = 0 THEN
-                IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
-                CONTINUE;
-            END IF;
-            more := holdfast.take(heads, request ->> 'worker', number, nonce, caps OR b.job_limit IS NOT NULL,
-                                  opening AND got.leases IS NULL, free, given);
-            got := holdfast.taken_with(got, more);
-            free := free - coalesce(octet_length(more.bodies), holdfast.bytes_of(more.leases));
-            started := coalesce(array_length(more.leases, 1), 0);
-            room := room - started;
-            IF nth > 2 THEN
-                rooms := rooms || jsonb_build_object(b.name, (rooms ->> b.name)::integer - started);
-            END IF;
-            IF more.is_full THEN
-                got.is_full := true;
-                RETURN;
-            END IF;
-            IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
-        END LOOP;
-    END LOOP;
-END $$
-
--- :: function_lane_heads
--- `sweep` is set while a changed rule is still being applied; it limits how much of that may be done here.
-CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean, sweep integer,
-                                               at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
-BEGIN
-    IF sweep IS NOT NULL THEN RETURN holdfast.sound_heads(named, number, most, sweep, guarded, at); END IF;
-    RETURN ARRAY(SELECT seq FROM holdfast.jobs
-        WHERE state = 'ready' AND queue = named AND lane = number AND (expires_at IS NULL OR expires_at > at)
-          AND CASE WHEN guarded AND grp IS NOT NULL THEN holdfast.try_group(queue, grp) ELSE true END
-        ORDER BY rank DESC, turn, seq LIMIT most FOR UPDATE SKIP LOCKED);
-END $$
-
--- :: function_within_share
--- Of these jobs, in order, up to `wanted` in whose groups this worker is below its share. At most 64 others
--- (GROUP_LOOKS_MAX) are skipped, including those of an earlier round.
-CREATE OR REPLACE FUNCTION holdfast.within_share(heads bigint[], named text, claimer text, share integer,
-    wanted integer, looks integer, OUT fitting bigint[], OUT passed integer) LANGUAGE sql AS $$
-    WITH ours AS MATERIALIZED (
-        SELECT grp, count(*) AS number FROM holdfast.jobs
-        WHERE state = 'running' AND worker = claimer AND queue = named AND grp IS NOT NULL GROUP BY grp
-    ), judged AS (
-        SELECT h.n, h.seq, j.grp IS NULL OR share >= coalesce(o.number, 0)
-                           + row_number() OVER (PARTITION BY j.grp ORDER BY h.n) AS fits
-        FROM unnest(heads) WITH ORDINALITY h(seq, n) JOIN holdfast.jobs j ON j.seq = h.seq
-        LEFT JOIN ours o ON o.grp = j.grp
-    ), counted AS (
-        SELECT n, seq, fits, count(*) FILTER (WHERE fits) OVER (ORDER BY n) AS taken,
-               looks + count(*) FILTER (WHERE NOT fits) OVER (ORDER BY n) AS looked FROM judged
-    )
-    SELECT coalesce(array_agg(seq ORDER BY n) FILTER (WHERE fits AND taken <= wanted AND looked <= 64), '{}'),
-           (looks + count(*) FILTER (WHERE NOT fits AND taken < wanted AND looked <= 64))::integer
-    FROM counted
-$$
-
--- :: function_take
-CREATE OR REPLACE FUNCTION holdfast.take(seqs bigint[], claimer text, number bigint, nonce text, caps boolean,
-    opening boolean, free bigint, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
-DECLARE
-    at double precision := holdfast.store_now(given);
-    got holdfast.taken;
-BEGIN
-    WITH lined AS MATERIALIZED (
-        SELECT s.seq, s.n, sum(octet_length(j.args)) OVER (ORDER BY s.n) AS bytes
-        FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq ORDER BY s.n
-    ), numbered AS MATERIALIZED (
-        SELECT l.seq, l.bytes, nextval('holdfast.ticks') AS fence FROM lined l
-        WHERE l.bytes <= free OR opening AND l.n = 1
-    ), taken AS (
-        UPDATE holdfast.jobs j
-        SET state = 'running', @leased(at, caps)
-        FROM numbered n WHERE j.seq = n.seq
-        RETURNING j.fence, holdfast.lease(j) AS lease, @carried(SELECT max(bytes) FROM numbered) AS args
-    )
-    SELECT array_agg(t.lease), string_agg(t.args, ''), cardinality(seqs) > count(*) INTO got
-    FROM (SELECT * FROM taken ORDER BY taken.fence) t;
-    RETURN got;
 END $$

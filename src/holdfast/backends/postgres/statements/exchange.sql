@@ -78,7 +78,8 @@ IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(sta
 IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
 IF linked THEN places := places || holdfast.places_released(ending, stalled, sweep); END IF;
 follows := claims AND named IS NOT NULL AND seal IS NULL AND stalled IS NULL
-           AND NOT (bounded OR due OR others OR pending OR linked) AND request ->> 'most_by_group' IS NULL;
+           AND NOT (bounded OR due OR others OR pending OR linked)
+           AND request ->> 'most_by_group' IS NULL AND request ->> 'priorities' IS NULL;
 IF follows AND NOT careful THEN swaps := holdfast.may_swap(named); END IF;
 IF swaps THEN
     PERFORM holdfast.share_groups(named);

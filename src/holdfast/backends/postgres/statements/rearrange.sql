@@ -191,7 +191,7 @@ $$
 -- The first jobs of a lane that may be leased while a changed rule is still being applied. Of the jobs examined, those
 -- in the wrong lane are moved, and groups not yet known to fit are fitted if their lock is free; the rest are skipped.
 CREATE OR REPLACE FUNCTION holdfast.sound_heads(named text, number smallint, most integer, sweep integer,
-    guarded boolean, at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
+    guarded boolean, low integer, high integer, at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     fits_to text := (SELECT r.grp FROM holdfast.rearranging r WHERE r.kind = 'queue' AND r.name = named);
     moving text[] := '{}';  -- tasks whose jobs do not belong in this lane
@@ -201,6 +201,7 @@ DECLARE
 BEGIN
     looked := ARRAY(SELECT seq FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = number AND (expires_at IS NULL OR expires_at > at)
+          AND rank >= coalesce(low, -2147483648) AND rank <= coalesce(high, 2147483647)
         ORDER BY rank DESC, turn, seq LIMIT most + sweep);
     IF number < 2 THEN
         moving := ARRAY(SELECT r.name FROM holdfast.rearranging r

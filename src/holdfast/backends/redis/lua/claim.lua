@@ -137,14 +137,15 @@ local is_changing = meta.used and string.find(meta.used, 'r', 1, true) and hf.re
 hf.flush()
 hf.wake_for_freed()
 local most, by_queue = request.most, request.most_by_queue
-local by_task, by_group = request.most_by_task, request.most_by_group
+local by_task, by_group, wanted = request.most_by_task, request.most_by_group, request.priorities
 local claim = { worker = request.worker, call = request.call, nonce = nonce, rows = {}, tasks = {}, buckets = {},
     groups = {}, held = {}, by_task = by_task, by_group = by_group, sweep = request.sweep_max,
+    lowest = wanted and wanted[RANGE_LOWEST], highest = wanted and wanted[RANGE_HIGHEST],
     is_changing = is_changing, bodies = {}, bytes = request.bytes_max,
     weighs = (most + request.chained_max) * (tonumber(meta.body_max) or HUGE) > request.bytes_max }
 local any_rules = meta.used and string.find(meta.used, '[ot]') -- without, no task ever had a lane of its own
 claim.any_apart = any_rules and call('ZCARD', APART) > 0
-claim.capped = by_group or claim.any_apart and next(by_task) -- jobs may be left that others can take
+claim.capped = by_group or claim.lowest or claim.any_apart and next(by_task) -- jobs may be left that others can take
 claim.ruled = any_rules or hf.any('p')
 if by_group then hf.note_held(claim) end
 for _, queue in ipairs(request.queues) do
@@ -212,7 +213,8 @@ function hf.lease_from(lane, most, claim)
     local skipped = 0 -- members that stay at the front of the range
     while most > 0 and lane.more do
         hf.flush()
-        local members = call('ZRANGEBYLEX', lane.key, '[' .. lane.prefix, lane.upper, 'LIMIT', skipped, most)
+        local lower = lane.lower or '[' .. lane.prefix
+        local members = call('ZRANGEBYLEX', lane.key, lower, lane.upper, 'LIMIT', skipped, most)
         local ids = hf.ids_after(members, #lane.prefix + 28)
         hf.load_rows(ids)
         if #ids < most then lane.more = false end
@@ -232,7 +234,8 @@ function hf.lease_from(lane, most, claim)
             end
             if not may then
                 if stays then skipped = skipped + 1 end
-            elseif claim.by_group and row[GROUP] and hf.has_share(row, claim) then
+            elseif claim.by_group and row[GROUP] and hf.has_share(row, claim) or claim.lowest
+                and (row[PRIORITY] < claim.lowest or row[PRIORITY] > claim.highest) then
                 if lane.looks == GROUP_LOOKS_MAX then
                     lane.more = false
                     break
@@ -265,6 +268,7 @@ function hf.lease_from_lanes(queue, most, claim)
         { key = READY, prefix = high, upper = '(' .. hf.lane_prefix(queue, 2), more = true },
     }
     if claim.any_apart then hf.add_apart(lanes, queue, claim) end
+    if claim.lowest then hf.narrow(lanes, queue, claim) end
     local number, rows = #lanes, claim.rows
     local upto, first = #rows + most, claim.call % number
     for i = 0, 2 * number - 1 do
@@ -292,83 +296,6 @@ function hf.claim_queue(queue, most, claim)
     if leased > 0 then
         hf.begun_of[queue] = (hf.begun_of[queue] or 0) + leased
         if rule.rate then hf.charge(rule.rate, 'q' .. queue, leased) end
-    end
-end
-
--- == part caps: limits that few stores use: tasks with a dedicated lane, groups with a rate or many ready jobs, and the
--- worker's own caps.
--- lazy: built when a script first uses one of its names.
-
--- How many more jobs this claim may take from a dedicated lane.
-function hf.lane_room(lane, claim)
-    local task = lane.task
-    local rule = hf.task_of(task)
-    local limit, rate = rule[TASK_LIMIT], rule[TASK_RATE]
-    local room, leased = UNLIMITED, hf.begun_for[task] or 0
-    if rate then
-        if not claim.buckets[task] then
-            hf.pull_back(rate, 't' .. task)
-            claim.buckets[task] = hf.allowed(rate, 't' .. task)
-        end
-        room = claim.buckets[task] - leased
-    end
-    if limit < UNLIMITED then room = math.min(room, limit - hf.running('t' .. task)) end
-    return math.min(room, (claim.by_task[task] or UNLIMITED) - leased)
-end
-
--- Adds the dedicated lanes of tasks that have ready jobs in this queue, and room.
-function hf.add_apart(lanes, queue, claim)
-    hf.flush()
-    for _, one in ipairs(hf.tasks_apart(queue)) do
-        local place = one.place
-        local lane = { key = APART, prefix = place, upper = '(' .. place .. '\255', task = one.task, more = true }
-        if hf.lane_room(lane, claim) > 0 then lanes[#lanes + 1] = lane end
-    end
-end
-
-function hf.share_apart(share, lane, claim)
-    claim.tasks[lane.task] = true
-    return math.min(share, hf.lane_room(lane, claim))
-end
-
--- Whether this worker already holds the group's share.
-function hf.has_share(row, claim)
-    return (claim.held[hf.place_of(row[QUEUE], row[GROUP])] or 0) >= claim.by_group
-end
-
--- Counts the jobs of each group that the worker holds before it claims.
-function hf.note_held(claim)
-    for _, row in ipairs(hf.held_by(claim.worker)) do
-        if row[GROUP] then
-            local place = hf.place_of(row[QUEUE], row[GROUP])
-            claim.held[place] = (claim.held[place] or 0) + 1
-        end
-    end
-end
-
-function hf.note_group(row, claim)
-    local place = hf.place_of(row[QUEUE], row[GROUP])
-    claim.held[place] = (claim.held[place] or 0) + 1
-    if claim.watched then claim.groups[place] = (claim.groups[place] or 0) + 1 end
-end
-
--- Charges a rate for `starts` starts (GCRA).
-function hf.charge(rate, scope, starts)
-    local flow = hf.flow_of(scope) or { 0, 0, false }
-    flow[FLOW_SPENT_UNTIL] = math.max(flow[FLOW_SPENT_UNTIL], now) + starts * hf.pace(rate)
-    hf.keep_flow(scope, flow)
-end
-
--- Charges the rates of tasks and groups for what was leased.
-function hf.charge_all(claim)
-    for task in pairs(claim.tasks) do
-        local rate, leased = hf.task_of(task)[TASK_RATE], hf.begun_for[task]
-        if rate and leased then hf.charge(rate, 't' .. task, leased) end
-    end
-    for place, leased in pairs(claim.groups) do
-        local limit, rate = hf.group_of(place)
-        if rate then hf.charge(rate, 'g' .. place, leased) end
-        if rate or limit > READY_PER_GROUP_MAX then hf.touch(place) end
     end
 end
 

@@ -14,7 +14,7 @@ local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
 -- The cheapest checks come first: a call that does not qualify should lose little time here.
 local settlements, request, used, n = args.settlements, args.request, meta.used, #args.settlements
 if args.skip_fast_path or not request or sealed or #args.releases > 0 or request.most_by_group
-    or request.chained_max > 0 then break end
+    or request.chained_max > 0 or request.priorities then break end
 local worker, number, queues = request.worker, request.call, request.queues
 local most, by_queue = request.most, request.most_by_queue
 if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end

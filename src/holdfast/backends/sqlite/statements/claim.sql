@@ -29,6 +29,19 @@ FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_apart
 WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
+-- :: lane_ranked
+-- The same two, of some ranks only.
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_ready
+WHERE state = 'ready' AND queue = ? AND lane = ? AND rank >= ? AND rank <= ?
+ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
+
+-- :: lane_apart_ranked
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_apart
+WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ? AND rank >= ? AND rank <= ?
+ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
+
 -- :: bodies
 SELECT seq, args FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
 
