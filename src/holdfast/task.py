@@ -27,7 +27,6 @@ from typing import (
 )
 
 import msgspec
-from msgspec.structs import replace
 
 from .clock import to_seconds
 from .codec import (
@@ -336,14 +335,13 @@ class Using(Generic[P, R]):
         group = None if self._group is None else self._group(given)
         is_plain = placement is self._placement
         if is_plain and self._alike is not None:
-            new = replace(
-                self._alike, id=placement.id or new_id(), args=raw, group=group, options=stored_options(placement)
-            )
+            id, stored = placement.id or new_id(), stored_options(placement)
+            new = msgspec.structs.replace(self._alike, id=id, args=raw, group=group, options=stored)
             return BoundCall(new, placement.connection)
         key = None if self._key is None else self._key(given)
         new = make_job(task.name, raw, options, placement, group=group, key=key)
         if is_plain and self._key is None:
-            self._alike = replace(new, args=b"")
+            self._alike = msgspec.structs.replace(new, args=b"")
         return BoundCall(new, placement.connection)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
