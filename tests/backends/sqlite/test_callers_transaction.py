@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from holdfast import Holdfast
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.clock import ManualClock
-from holdfast.errors import ConfigurationError, DuplicateJob
+from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, Conflict, JobQuery, NewJob, WorkerRecord
 
@@ -83,6 +84,36 @@ def test_a_plain_enqueue_made_later_does_not_overtake_it(backend: SqliteBackend,
         return [lease.id for lease in (await backend.claim(request)).leases]
 
     assert asyncio.run(run()) == ["first"]
+
+
+def test_a_rival_that_writes_meanwhile_makes_no_difference(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    """A transaction that has only read can no longer write once another one has."""
+    rival = sqlite3.connect(backend.path, timeout=0)
+
+    def write(statement: str) -> None:
+        if "holdfast" in statement:
+            with suppress(sqlite3.OperationalError):  # it may find the caller writing
+                rival.execute("INSERT INTO orders DEFAULT VALUES")
+                rival.commit()
+            rival.rollback()
+
+    mine.execute("BEGIN")
+    mine.set_trace_callback(write)
+    assert backend.enqueue_on(mine, [NewJob(id="a", task="t")])[0].created
+    mine.set_trace_callback(None)
+    mine.commit()
+    rival.close()
+    assert asyncio.run(backend.get("a")) is not None
+
+
+def test_a_caller_that_read_before_a_rival_wrote_is_told_to_begin_anew(
+    backend: SqliteBackend, mine: sqlite3.Connection
+) -> None:
+    mine.execute("BEGIN")
+    mine.execute("SELECT * FROM orders").fetchall()
+    asyncio.run(backend.enqueue([NewJob(id="a", task="t")]))
+    with pytest.raises(BackendUnavailable, match="Roll back, and run it again"):
+        backend.enqueue_on(mine, [NewJob(id="b", task="t")])
 
 
 def test_the_same_id_makes_one_job_and_a_key_is_respected(backend: SqliteBackend, mine: sqlite3.Connection) -> None:

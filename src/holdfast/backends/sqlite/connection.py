@@ -72,6 +72,11 @@ def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
     """The one place that maps SQLite's errors to ours."""
     primary = primary_code(error)
     name = os.path.basename(path)
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return BackendUnavailable(
+            f"{name}: others have written since your transaction first read, so it can no longer write. Roll back, and "
+            "run it again; with BEGIN IMMEDIATE this does not happen."
+        )
     if primary in _BUSY:
         return BackendUnavailable(
             f"{name}: another process holds the write lock for too long. Nothing was changed; try again."

@@ -388,11 +388,15 @@ def _check_same_store(execute: Execute, path: str) -> None:
             f"the connection given is open on a different database, not this app's store ({os.path.basename(path)}). "
             "Open it on the same file, or enqueue without connection=."
         )
-    if execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone() is None:
+    try:  # take the write lock before anything is read: a transaction that has read cannot write once another one has
+        execute("UPDATE holdfast_schema SET version = version WHERE 0")
+    except Exception as error:  # the driver's, or SQLAlchemy's
+        if "no such table: holdfast_schema" not in str(error):
+            raise
         raise ConfigurationError(
             "the store does not exist yet, and cannot be created inside your transaction. "
             "Call app.open() before it begins, or run `holdfast migrate` once."
-        )
+        ) from error
     version = execute("SELECT version FROM holdfast_schema").fetchone()
     if version is None or version[0] != SCHEMA_VERSION:
         raise SchemaMismatch(0 if version is None else version[0], SCHEMA_VERSION)
