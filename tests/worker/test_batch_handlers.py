@@ -246,6 +246,27 @@ async def test_a_cancelled_job_is_cancelled_and_the_others_go_on(memory_app: Wor
     assert states == ["succeeded", "cancelled", "succeeded"]
 
 
+async def test_a_handler_whose_jobs_are_all_cancelled_is_cancelled_whoever_was_left_out(memory_app: WorkerApp) -> None:
+    """One job of the batch has arguments that do not fit: the handler does not know of it."""
+    begun = asyncio.Event()
+
+    @memory_app.task(name="slow", batch=3, batch_of=Point)
+    async def slow(calls: list[Call[Point]]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    store = await memory_app.store()
+    broken = structs.replace(slow.bind(3).new, args=b'{"x":"?"}')
+    ids = [one.id for one in await store.enqueue([slow.bind(1).new, slow.bind(2).new, broken])]
+    running = asyncio.create_task(memory_app.drain(**ATTENTIVE))
+    await soon(begun)
+    for job_id in ids[:2]:
+        await store.cancel(job_id)
+    await asyncio.wait_for(running, WAIT_SECONDS)
+    states = [(await memory_app.job(job_id)).state.value for job_id in ids]
+    assert states == ["cancelled", "cancelled", "dead"]
+
+
 async def test_a_lost_lease_records_nothing_and_the_others_do(memory_app: WorkerApp) -> None:
     begun, lost, tokens = asyncio.Event(), memory_app.listen("lease_lost"), list[str]()
 

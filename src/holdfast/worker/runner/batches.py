@@ -64,6 +64,7 @@ class Batch:
             run = Run(lease, task, own, call)
             run.batch = self
             self.runs.append(run)
+        self._called: list[Run] = []  # those that the handler was called with
         self._left = len(self.runs)  # how many have not ended
         self._began = 0.0
         self._ended = False
@@ -159,6 +160,7 @@ class Batch:
                 ends.append((run, undecodable(fault), fault))
             else:
                 begun.append(run)
+        self._called = begun
         return begun, ends
 
     def _context(self, calls: Sequence[Call[Any]]) -> BatchContext:
@@ -219,7 +221,7 @@ class Batch:
 
     def stopped(self) -> None:
         """One of its jobs was told to stop. The handler goes on for the others; if none is left, it is cancelled."""
-        if self._handle is not None and self._began and all(run.stop for run in self.runs):
+        if self._handle is not None and self._called and all(run.stop for run in self._called):
             self._handle.cancel()
 
     def _overrun(self) -> None:
