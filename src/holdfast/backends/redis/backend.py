@@ -63,7 +63,6 @@ from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from .. import seals
 from ..connects import Pace
-from ..contract import Backend
 from ..formulas import ALONE, Numbering
 from . import codec, limits
 from .blocking import BlockingCalls
@@ -77,6 +76,7 @@ from .prune import PruneVerbs, is_full
 from .read import Reader
 from .scripts import SCRIPTS
 from .server import inspect
+from .shard import ShardVerbs
 from .wakeups import Wakeups
 
 # After MISSES_MAX exchanges in a row that missed the fast path, every TRIED_EVERY-th one tries it.
@@ -85,7 +85,7 @@ FAST_PATH_TAKEN = 2  # what exchange says of `known` then
 RELIEVED_MAX = 5  # how often one enqueue may remove finished jobs to free memory
 
 
-class RedisBackend(Backend):
+class RedisBackend(ShardVerbs):
     """A store under one prefix of a Redis or Valkey server, shared by any number of hosts."""
 
     scheme = "redis"
@@ -219,12 +219,10 @@ class RedisBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        verb, more = "enqueue", list[Any]()
         if any(job.after or job.before for job in jobs):
-            verb, more = "link", [list(map(codec.link, jobs))]
-            jobs = list(map(codec.waiting, jobs))
-        values = (list(map(codec.new_job, jobs)), self._numbering, *more)
-        letters, others = await self._fill(verb, now, *values, pieces=list(map(codec.body, jobs)))
+            return await self._link(jobs, False, now)
+        values = (list(map(codec.new_job, jobs)), self._numbering)
+        letters, others = await self._fill("enqueue", now, *values, pieces=list(map(codec.body, jobs)))
         return codec.enqueued(jobs, letters, others)
 
     async def _fill(self, verb: str, now: float | None, *values: Any, pieces: list[bytes]) -> Any:
@@ -345,15 +343,6 @@ class RedisBackend(Backend):
             quiet_seconds=float(quiet or 0),
             opens_in=float(opens) if opens else None,
         )
-
-    async def settle_with(self, settlement: Settlement, jobs: Sequence[NewJob], now: float | None = None) -> Answer:
-        value: list[bytes] = []
-        settled = codec.settlement(settlement, value)
-        stored = [codec.waiting(with_conflicts_kept(job)) for job in jobs]
-        new, links = list(map(codec.new_job, stored)), list(map(codec.link, jobs))
-        pieces = [*(value or [b""]), *map(codec.body, stored)]
-        [letter] = await self._fill("settle_with", now, settled, new, self._numbering, links, pieces=pieces)
-        return codec.answers(letter)[0]
 
     async def retire(self, worker: str, now: float | None = None) -> int:
         [number] = await self._run("retire", now, worker)

@@ -89,6 +89,8 @@ def answers(letters: bytes) -> list[Answer]:
 # ---------------------------------------------------------------------- going in
 
 
+WATCHER = b"\2"  # before the name of a shard that watches a job
+
 _new = attrgetter(*NEW_JOB[:-1])
 request: Callable[[ClaimRequest], tuple[Any, ...]] = attrgetter(*REQUEST)
 
@@ -169,8 +171,8 @@ def edges(members: Sequence[bytes], dependents: Mapping[bytes, bytes]) -> list[E
     found: list[Edge] = []
     for member in members:
         escaped, _, rest = member.partition(b"\0")
-        if rest[:1] not in (b"0", b"1", b"2"):
-            continue  # nothing of ours: flaws lists it
+        if rest[:1] not in (b"0", b"1", b"2") or rest[1:2] == WATCHER:
+            continue  # a shard that watches the job; or nothing of ours: flaws lists it
         parent = escaped.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")
         found.append(edge(rest[1:], parent, rest[:1], dependents.get(rest[1:])))
     return sorted(found, key=lambda one: (one.child, one.parent))

@@ -163,7 +163,7 @@ def _dump(
             "edges": tuple(map(codec.plain, codec.edges(edges, dependents))),
             "steps": tuple(map(codec.plain, codec.steps(steps))),
             "dependents": tuple(codec.edge_counts(dependents)),
-            "propagating": tuple({"parent": parent.decode()} for parent in sorted(propagating)),
+            "propagating": tuple({"parent": parent.decode()} for parent in sorted(set(propagating))),
         },
         rearranging=bool(changes),
         moving=tuple(moving),

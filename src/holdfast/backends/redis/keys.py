@@ -51,6 +51,9 @@ KEY_TYPES = {
     "parents": "zset",  # the same by child, parent
     "dependents": "hash",  # job with parents → how many of its edges are not met and failed, and what it wants
     "propagating": "zset",  # parents whose edges may not be in line with their state yet, oldest first
+    "elsewhere": "hash",  # parent in another shard → that shard, and what was heard of the parent
+    "outbox": "zset",  # what other shards must hear, oldest first: see lua/shard.lua
+    "notes": "hash",  # job of another shard → the call, until it is delivered
     "steps": "zset",  # what jobs remember between their attempts, by job, kind and name
     "step_values": "hash",  # the same → number, value, until, at, fence
     "workers": "hash",  # id → its row

@@ -176,6 +176,13 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "LINK": ("parents", "policy", "delay", "due_at", "before"),  # what a new job waits for
     "DEPENDENT": ("pending", "failed", "policy", "delay", "due_at"),  # the same, as it is stored
     "EDGE": ("parent", "child", "status", "policy", "delay", "due_at"),  # as it is moved
+    "TIES": ("parents", "joins", "watchers", "notes", "noted"),  # what a step stores for other shards
+    "TIE": ("id", "shard"),
+    "JOIN": ("waiting", "parent", "shard"),
+    "NOTE": ("id", "text"),
+    "REMOTE": ("shard", "state", "task", "tick"),  # a parent elsewhere
+    "NEWS": ("id", "state", "task", "tick"),
+    "POST": ("member", "tick"),
     "NEW_STEP": ("kind", "name", "number", "delay"),  # what a handler stores
     "STEP": ("number", "value", "until", "at", "fence"),  # the same, as it is stored
     "RELATIVE": ("id", "task", "state", "status", "value"),

@@ -35,8 +35,8 @@ from .layouts import FIELDS, META, POSITIONS, ROW_IS_SOUND, VARIABLES, record_in
 
 # Verbs that only read. They also run on a full server.
 READING = (
-    *("count", "dump", "dump_page", "ended", "export", "flaws", "get", "groups", "queues", "relatives"),
-    *("rights", "rollups", "scan", "steps", "tally", "tasks", "wait_for_work", "workers"),
+    *("count", "dump", "dump_page", "ended", "export", "flaws", "elsewhere", "get", "groups", "queues", "relatives"),
+    *("rights", "rollups", "scan", "steps", "tally", "tasks", "wait_for_work", "watchers", "workers"),
 )
 # Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
 # and settle until the server has room again.
@@ -51,11 +51,15 @@ DRAINING = (
     "command",
     "declare",
     "delete",
+    "delivered",
     "discard",
     "exchange",
+    "follow",
     "free_key",
+    "let_go",
     "limit",
     "open",
+    "outbox",
     "pause",
     "promote",
     "prune",
@@ -72,6 +76,8 @@ DRAINING = (
     "seal",
     "slow_down",
     "swap",
+    "unwatch",
+    "watch",
 )
 
 # Verbs that run before the store exists: they do not check for one first.

@@ -1,16 +1,21 @@
 -- dependencies: jobs that wait for others (R83 to R85).
 
 -- == script link: store new jobs, some of which wait for others, and their edges, all in one step.
--- args: now, jobs, numbering, links
+-- args: now, jobs, numbering, links, ties
 -- raw: bodies...
--- As script enqueue; a job with parents is due in the year 3000. `links` has for each job a LINK, or false.
+-- As script enqueue; a job with parents is due in the year 3000. `links` has for each job a LINK, or false; `ties`
+-- (TIES, or false) are for the sake of other shards.
 -- Returns what enqueue does, or a refusal. Concurrency: a script runs alone; unknown parents are refused before
 -- anything is written. A server whose memory is full refuses it.
 
-if sealed then return hf.refused_sealed() end
-local answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering, args.links)
+local ties, answers, others = args.ties, '', {}
+if sealed and not (ties and ties[TIES_NOTED]) then return hf.refused_sealed() end
+local refusal = ties and hf.untieable(ties)
+if refusal then return refusal end
+if #args.jobs > 0 then answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering, args.links) end
 if not answers then return others end
 hf.link_new(args.jobs, args.links, answers, others)
+if ties then hf.tie(ties) end
 hf.close()
 return { answers, others }
 
@@ -21,7 +26,7 @@ return { answers, others }
 -- if `values` is set; false otherwise. Never writes.
 
 local function facts_of(id, status, values)
-    local row = hf.row_of(id)
+    local row = hf.parent_of(id)
     local value = row and values and row[STATE] == 'o' and row[VALUE]
     if value == 1 then value = call('HGET', VALUES, id) elseif value then value = 'null' end
     return { id, row and row[TASK] or '', row and row[STATE] or 'd', status, value or false }
@@ -43,6 +48,7 @@ local function children_of(beyond)
     local found, facts, statuses = {}, {}, 0
     for status = 0, 2 do
         local low, high = '(' .. prefix .. status .. beyond, '(' .. prefix .. (status + 1)
+        if beyond == '' then low = '[' .. prefix .. status .. '\3' end -- behind the shards that watch it
         local members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, args.limit)
         for _, member in ipairs(members) do
             found[#found + 1] = { id = sub(member, #prefix + 2), status = tostring(status) }
@@ -68,6 +74,7 @@ return { args.after_parent and parents_of(args.after_parent) or {},
 
 local DUE_AFTER_PARENTS = 32503680000
 hf.dependent_memo, hf.dependent_changes, hf.ended = {}, {}, {}
+local WATCHER = 2 -- the byte before the name of a shard that watches a parent
 
 -- Reads what these jobs with parents want, and how many of their edges are not met and failed.
 function hf.load_dependents(children)
@@ -265,13 +272,14 @@ end
 function hf.check_edge(member)
     local parent, rest = split(member)
     local child = sub(rest, 2)
+    if byte(child) == WATCHER then return end
     if not find(rest, '^[012]') or not call('ZSCORE', PARENTS, hf.escape(child) .. hf.plain(sub(parent, 1, -2))) then
         hf.note_flaw('edges', child, '', 'the edge is not listed with its child')
     end
 end
 
 function hf.check_related(name, id, packed)
-    if call('HEXISTS', JOBS, id) == 0 then hf.note_flaw(name, id, '', 'its job is gone') end
+    if call('HEXISTS', JOBS, id) == 0 and not hf.elsewhere(id) then hf.note_flaw(name, id, '', 'its job is gone') end
     if packed and not hf.read(packed) then hf.note_flaw(name, id, '', 'it cannot be read') end
 end
 
@@ -280,122 +288,4 @@ function hf.check_parent(member)
     local child, found = hf.plain(sub(escaped, 1, -2)), false
     for status = 0, 2 do found = found or call('ZSCORE', EDGES, hf.escape(parent) .. status .. child) end
     if not found then hf.note_flaw('parents', child, '', 'the edge is not listed with its parent') end
-end
-
--- == part forgotten_edges: edges of jobs that go, and jobs that may not go yet.
--- lazy: built when a script first uses one of its names.
-
-local EDGES_PAGE = 1000 -- edges of one job that are looked at together
-local FEW_EDGES_MAX = 100 -- up to this many of a job are removed together with those of others
-local EDGES_LOOKED_MAX = 5000 -- of all jobs that one pass may remove; of a single one, those with its parents besides
-
--- A job that waits for this one, or nil.
-function hf.awaited_by(id)
-    local prefix = hf.escape(id)
-    local low, high, members = '[' .. prefix .. '0', '(' .. prefix .. '1', nil
-    repeat
-        members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, 100)
-        for _, member in ipairs(members) do
-            local child = hf.row_of(sub(member, #prefix + 2))
-            if child and child[STATE] == 's' and child[DUE_AT] == DUE_AFTER_PARENTS then return child[ID] end
-            low = '(' .. member
-        end
-    until #members == 0
-end
-
--- Whether a child that has not finished needs this job; nil if more children are to be looked at, by a later pass. For
--- that one to come further, the edges to those that have finished are removed. And how many were looked at.
-function hf.is_needed(id)
-    if call('ZSCORE', PROPAGATING, id) then return true, 0 end
-    local prefix = hf.escape(id)
-    local low, high = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
-    local members, ids = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, EDGES_PAGE), {}
-    for i, member in ipairs(members) do ids[i] = sub(member, #prefix + 2) end
-    hf.load_states(ids)
-    for _, child in ipairs(ids) do
-        if hf.live_states[hf.state_of(child)] then return true, #members end
-    end
-    if #members < EDGES_PAGE then return false, #members end
-    hf.forget_children(id, members)
-    hf.save_dependents()
-end
-
--- The jobs that may be pruned: children that have not finished need their parents. The others are kept a while.
--- Bounded: what is left when enough edges were looked at stays for a later pass.
-function hf.without_needed(ids)
-    local free, looked = {}, 0
-    for _, id in ipairs(ids) do
-        local row, prefix, needed, children = hf.cache[id], hf.escape(id), hf.is_needed(id)
-        looked = looked + (children or EDGES_PAGE)
-        if needed == false then
-            looked = looked + call('ZLEXCOUNT', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
-            if looked <= EDGES_LOOKED_MAX or #free == 0 then free[#free + 1] = id end
-        elseif needed and row[PRUNE_AT] then
-            local was_in, had_key = hf.leave(row)
-            row[PRUNE_AT] = math.max(row[PRUNE_AT], now + REMEMBER_SECONDS_MIN)
-            hf.enter(row, was_in, had_key)
-        end
-        if looked > EDGES_LOOKED_MAX then break end
-    end
-    hf.flush()
-    hf.save_rows()
-    return free
-end
-
--- Removes neighbours in an index.
-function hf.drop(key, members)
-    if #members > FEW_EDGES_MAX then
-        call('ZREMRANGEBYLEX', key, '[' .. members[1], '[' .. members[#members])
-    else
-        for _, member in ipairs(members) do hf.put(key, member, false) end
-    end
-end
-
--- Of a job that goes: those that waited for it, found in these edges, count it no longer.
-function hf.forget_children(id, members)
-    local prefix, children, counted = hf.escape(id), {}, {}
-    for i, member in ipairs(members) do
-        children[i] = sub(member, #prefix + 2)
-        hf.put(PARENTS, hf.escape(children[i]) .. id, false)
-        if sub(member, #prefix + 1, #prefix + 1) ~= '2' then counted[i] = children[i] end -- they come first
-    end
-    hf.load_dependents(counted)
-    for i, child in ipairs(counted) do
-        local dependent = hf.dependent_memo[child]
-        if dependent then
-            hf.count_edge(dependent, -1, sub(members[i], #prefix + 1, #prefix + 1) == '1' and -1 or 0)
-            hf.keep_dependent(child, dependent)
-        end
-    end
-    hf.drop(EDGES, members)
-end
-
--- Of a job that goes: it is no longer a child of those that it waited for.
-function hf.forget_parents(id)
-    local prefix, dependent = hf.escape(id), hf.dependent(id)
-    local members = call('ZRANGEBYLEX', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
-    local all_met = dependent and dependent[DEPENDENT_PENDING] == 0
-    local edges, n = {}, 0
-    for _, member in ipairs(members) do
-        local parent = hf.escape(sub(member, #prefix + 1))
-        for status = all_met and 2 or 0, 2 do
-            n = n + 1
-            edges[n] = parent .. status .. id
-        end
-    end
-    hf.in_pieces('ZREM', EDGES, edges, n)
-    hf.drop(PARENTS, members)
-end
-
--- Of jobs that go: those that waited for them count them no longer. The caller flushes.
-function hf.forget_edges(ids)
-    hf.load_dependents(ids)
-    for _, id in ipairs(ids) do
-        local prefix = hf.escape(id)
-        hf.forget_children(id, call('ZRANGEBYLEX', EDGES, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'))
-        hf.forget_parents(id)
-    end
-    hf.save_dependents()
-    hf.in_pieces('HDEL', DEPENDENTS, ids, #ids)
-    hf.in_pieces('ZREM', PROPAGATING, ids, #ids)
 end

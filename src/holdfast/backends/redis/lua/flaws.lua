@@ -294,9 +294,7 @@ local CHECKS = {
     end },
     workers = { 'HSCAN', WORKERS, check_worker },
     deadlines = { 'ZSCAN', DEADLINES, function(id)
-        if not is_there(WORKERS, id) then
-            hf.note_flaw('deadlines', id, '', 'the index has a worker that is gone')
-        end
+        if not is_there(WORKERS, id) then hf.note_flaw('deadlines', id, '', 'the index has a worker that is gone') end
     end },
     calls = { 'HSCAN', CALLS, function(id, packed)
         if not is_there(WORKERS, id) then
@@ -319,6 +317,9 @@ local CHECKS = {
     parents = { 'ZSCAN', PARENTS, function(member) hf.check_parent(member) end },
     dependents = { 'HSCAN', DEPENDENTS, function(id, packed) hf.check_related('dependents', id, packed) end },
     propagating = { 'ZSCAN', PROPAGATING, function(id) hf.check_related('propagating', id) end },
+    elsewhere = { 'HSCAN', ELSEWHERE, function(id) hf.check_elsewhere(id) end },
+    notes = { 'HSCAN', NOTES, function(id) hf.check_note(id) end },
+    outbox = { 'ZSCAN', OUTBOX, function(member) hf.check_post(member) end },
     steps = { 'ZSCAN', STEPS, function(member) hf.check_step(member) end },
     step_values = { 'HSCAN', STEP_VALUES, function(member, packed) hf.check_step_values(member, packed) end },
     changes = { 'HSCAN', CHANGES, function(field)

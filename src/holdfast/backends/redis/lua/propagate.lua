@@ -14,7 +14,7 @@ function hf.propagate(most)
     hf.queue_ended(line, is_ahead)
     while done < most and line[n] do
         local room, parent = most - done, line[n]
-        local looked = hf.change_edges(parent, hf.row_of(parent), room)
+        local looked = hf.change_edges(parent, hf.parent_of(parent), room)
         done = done + math.max(1, looked)
         if looked < room then -- else it may have more
             is_ahead[parent] = false
@@ -71,9 +71,13 @@ function hf.change_edges(parent, row, most)
         local after = hf.edge_status(state, dependent[DEPENDENT_POLICY])
         hf.put(EDGES, member, false)
         hf.put(EDGES, prefix .. after .. child, '0')
-        hf.count_edge(dependent, after == '2' and -1 or 0, (after == '1' and 1 or 0) - (before == '1' and 1 or 0))
-        hf.keep_dependent(child, dependent)
-        hf.decide_child(child, dependent, parent)
+        if byte(child) == WATCHER then
+            hf.post('n', parent)
+        else
+            hf.count_edge(dependent, after == '2' and -1 or 0, (after == '1' and 1 or 0) - (before == '1' and 1 or 0))
+            hf.keep_dependent(child, dependent)
+            hf.decide_child(child, dependent, parent)
+        end
     end
     return #members
 end

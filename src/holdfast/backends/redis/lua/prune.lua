@@ -180,3 +180,125 @@ function hf.is_past_window(row)
     local ends = hf.window_end(row)
     return not ends or ends <= now
 end
+
+-- == part forgotten_edges: edges of jobs that go, and jobs that may not go yet.
+-- lazy: built when a script first uses one of its names.
+
+local EDGES_PAGE = 1000 -- edges of one job that are looked at together
+local FEW_EDGES_MAX = 100 -- up to this many of a job are removed together with those of others
+local EDGES_LOOKED_MAX = 5000 -- of all jobs that one pass may remove; of a single one, those with its parents besides
+
+-- A job that waits for this one, or nil.
+function hf.awaited_by(id)
+    local prefix = hf.escape(id)
+    local low, high, members = '[' .. prefix .. '0', '(' .. prefix .. '1', nil
+    repeat
+        members = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, 100)
+        for _, member in ipairs(members) do
+            local child = hf.row_of(sub(member, #prefix + 2))
+            if child and child[STATE] == 's' and child[DUE_AT] == DUE_AFTER_PARENTS then return child[ID] end
+            low = '(' .. member
+        end
+    until #members == 0
+    return hf.watchers(id)[1] and 'elsewhere' or nil
+end
+
+-- Whether a child that has not finished needs this job; nil if more children are to be looked at, by a later pass. For
+-- that one to come further, the edges to those that have finished are removed. And how many were looked at.
+function hf.is_needed(id)
+    if call('ZSCORE', PROPAGATING, id) then return true, 0 end
+    local prefix = hf.escape(id)
+    local low, high = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
+    local members, ids = call('ZRANGEBYLEX', EDGES, low, high, 'LIMIT', 0, EDGES_PAGE), {}
+    for i, member in ipairs(members) do ids[i] = sub(member, #prefix + 2) end
+    hf.load_states(ids)
+    for _, child in ipairs(ids) do
+        if hf.live_states[hf.state_of(child)] then return true, #members end
+    end
+    if #members < EDGES_PAGE or hf.watchers(id)[1] then return hf.is_needed_elsewhere(id), #members end
+    hf.forget_children(id, members)
+    hf.save_dependents()
+end
+
+-- The jobs that may be pruned: children that have not finished need their parents. The others are kept a while.
+-- Bounded: what is left when enough edges were looked at stays for a later pass.
+function hf.without_needed(ids)
+    local free, looked = {}, 0
+    for _, id in ipairs(ids) do
+        local row, prefix, needed, children = hf.cache[id], hf.escape(id), hf.is_needed(id)
+        looked = looked + (children or EDGES_PAGE)
+        if needed == false then
+            looked = looked + call('ZLEXCOUNT', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
+            if looked <= EDGES_LOOKED_MAX or #free == 0 then free[#free + 1] = id end
+        elseif needed and row[PRUNE_AT] then
+            local was_in, had_key = hf.leave(row)
+            row[PRUNE_AT] = math.max(row[PRUNE_AT], now + REMEMBER_SECONDS_MIN)
+            hf.enter(row, was_in, had_key)
+        end
+        if looked > EDGES_LOOKED_MAX then break end
+    end
+    hf.flush()
+    hf.save_rows()
+    return free
+end
+
+-- Removes neighbours in an index.
+function hf.drop(key, members)
+    if #members > FEW_EDGES_MAX then
+        call('ZREMRANGEBYLEX', key, '[' .. members[1], '[' .. members[#members])
+    else
+        for _, member in ipairs(members) do hf.put(key, member, false) end
+    end
+end
+
+-- Of a job that goes: those that waited for it, found in these edges, count it no longer.
+function hf.forget_children(id, members)
+    local prefix, children, counted = hf.escape(id), {}, {}
+    for i, member in ipairs(members) do
+        children[i] = sub(member, #prefix + 2)
+        hf.put(PARENTS, hf.escape(children[i]) .. id, false)
+        if sub(member, #prefix + 1, #prefix + 1) ~= '2' then counted[i] = children[i] end -- they come first
+    end
+    hf.load_dependents(counted)
+    for i, child in ipairs(counted) do
+        local dependent = hf.dependent_memo[child]
+        if dependent then
+            hf.count_edge(dependent, -1, sub(members[i], #prefix + 1, #prefix + 1) == '1' and -1 or 0)
+            hf.keep_dependent(child, dependent)
+        end
+    end
+    hf.drop(EDGES, members)
+end
+
+-- Of a job that goes: it is no longer a child of those that it waited for. These are added to `parents`.
+function hf.forget_parents(id, parents)
+    local prefix, dependent = hf.escape(id), hf.dependent(id)
+    local members = call('ZRANGEBYLEX', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
+    local all_met = dependent and dependent[DEPENDENT_PENDING] == 0
+    local edges, n = {}, 0
+    for _, member in ipairs(members) do
+        parents[#parents + 1] = sub(member, #prefix + 1)
+        local parent = hf.escape(parents[#parents])
+        for status = all_met and 2 or 0, 2 do
+            n = n + 1
+            edges[n] = parent .. status .. id
+        end
+    end
+    hf.in_pieces('ZREM', EDGES, edges, n)
+    hf.drop(PARENTS, members)
+end
+
+-- Of jobs that go: those that waited for them count them no longer. The caller flushes.
+function hf.forget_edges(ids)
+    local parents = {}
+    hf.load_dependents(ids)
+    for _, id in ipairs(ids) do
+        local prefix = hf.escape(id)
+        hf.forget_children(id, call('ZRANGEBYLEX', EDGES, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'))
+        hf.forget_parents(id, parents)
+    end
+    hf.save_dependents()
+    hf.in_pieces('HDEL', DEPENDENTS, ids, #ids)
+    hf.in_pieces('ZREM', PROPAGATING, ids, #ids)
+    hf.forget_elsewhere(parents)
+end

@@ -19,7 +19,11 @@ for i, key in ipairs({ WORKERS, CALLS, PORTRAITS, RULES, TASKS, OVERRIDES, FLOWS
 end
 small[#small + 1] = call('ZRANGE', EDGES, 0, -1)
 small[#small + 1] = call('HGETALL', DEPENDENTS)
-small[#small + 1] = call('ZRANGE', PROPAGATING, 0, -1)
+local late = call('ZRANGE', PROPAGATING, 0, -1)
+for _, member in ipairs(call('ZRANGE', OUTBOX, 0, -1)) do
+    if find(member, '^[nw]') then late[#late + 1] = sub(member, 2) end
+end
+small[#small + 1] = late
 small[#small + 1] = hf.stored_steps(call('ZRANGE', STEPS, 0, -1))
 for _, key in ipairs({ JOBS, LETTERS, GROUP_FLOWS }) do
     if call('HLEN', key) > limit then return { small } end

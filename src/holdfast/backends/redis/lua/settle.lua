@@ -209,23 +209,28 @@ end
 return { concat(answers) }
 
 -- == script settle_with: end a lease as succeeded and store the jobs that its handler enqueued, both or neither.
--- args: now, settlement, jobs, numbering, links
+-- args: now, settlement, jobs, numbering, links, ties
 -- raw: value, bodies...
--- The settlement is as in script exchange, its value at ARGV 2; jobs and links are as in script link.
+-- The settlement is as in script exchange, its value at ARGV 2; jobs, links and ties are as in script
+-- link.
 -- Returns a letter: o, l lost, c cancel requested; or a refusal. Concurrency: a script runs alone; fenced by the token;
 -- what cannot be stored is refused before anything is written. A server whose memory is full refuses it.
 
-local one, jobs, links = args.settlement, args.jobs, args.links
+local one, jobs, links, ties = args.settlement, args.jobs, args.links, args.ties
 hf.load_rows({ one[SETTLED_ID] })
 local row = hf.fenced(one[SETTLED_ID], one[SETTLED_TOKEN])
 if not row then return { 'l' } end
 if row[CANCEL_REQUESTED] then return { 'c' } end
-local refusal = hf.unlinkable(jobs, hf.known_among(jobs), links)
+local refusal = ties and hf.untieable(ties)
+if not refusal and #jobs > 0 then refusal = hf.unlinkable(jobs, hf.known_among(jobs), links) end
 if refusal then return refusal end
 local how = { counted = true, value = true }
 if one[SETTLED_ENDING] then how.value, how.retain = one[SETTLED_VALUE], one[SETTLED_RETAIN] end
 hf.end_lease(row, 'o', how)
-local answers, others = hf.enqueue(jobs, PLACE.bodies, args.numbering, links)
-hf.link_new(jobs, links, answers, others)
+if #jobs > 0 then
+    local answers, others = hf.enqueue(jobs, PLACE.bodies, args.numbering, links)
+    hf.link_new(jobs, links, answers, others)
+end
+if ties then hf.tie(ties) end
 hf.close()
 return { 'o' }
