@@ -152,10 +152,6 @@ from ..steps import NewStep
 from .reader import Reader as Reader
 
 
-class JobsApart(ConfigurationError):
-    """Jobs that are to be stored in one step belong to different shards."""
-
-
 class Backend(Reader):
     """A job store."""
 
@@ -381,7 +377,7 @@ class Backend(Reader):
         R86. First the settlement, as by `settle`; then the jobs, as by `enqueue` ("raise" is treated as "keep"), so a
         job may take the key of the one that ended; then R85, so a job that waited for the one that ended may be given
         further parents here (R87). Any answer but OK, and any error, changed nothing. A sealed store accepts it: it
-        lets a running job end. A sharded store refuses jobs outside the lease's shard (ConfigurationError).
+        lets a running job end. In a sharded store it is one step, too; jobs elsewhere follow from it (R118).
         """
 
     @abstractmethod

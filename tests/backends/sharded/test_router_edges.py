@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.errors import BackendUnavailable, JobNotFound, OutcomeUnknown, ParentNotFound, StateConflict
 from holdfast.inspection.audit import audit
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
+from ...reference.backend import ReferenceBackend
 from .shelves import NOW, Moody, Shelf
 
 QUEUES = ("mail", "bulk")
@@ -380,5 +382,44 @@ def test_audit_finds_an_edge_to_a_parent_that_is_gone() -> None:
         store = shelf.holder("p").store._store
         store.remove(store.jobs["p"])
         assert "there is no job p" in " ".join(found.text for found in (await audit(router)).violations)
+
+    asyncio.run(whole())
+
+
+# ---------------------------------------------------------------------- moving
+
+
+async def moved(source: Any, target: Any) -> None:
+    """Move a store that nobody uses."""
+    old, new = (Seal(move="m", role=role, other="x") for role in ("source", "target"))
+    assert await source.seal(old, instead_of=None)
+    assert await target.seal(new, instead_of=None)
+    for part in ("rules", "jobs", "edges", "steps", "letters"):
+        after: str | None = ""
+        while after is not None:
+            shipment = await source.export(part, after, limit=2)
+            await target.carry("m", shipment)
+            after = shipment.after
+    there = await target.sealed()
+    assert await target.seal(replace(there, stage="moved"), instead_of=there)
+
+
+@pytest.mark.parametrize("way", ["in", "out", "across"])
+def test_a_flow_over_shards_moves_into_out_of_and_between_clusters(way: str) -> None:
+    async def whole() -> None:
+        _, cluster = await begun()
+        source: Any = ReferenceBackend() if way == "in" else cluster
+        target: Any = ReferenceBackend() if way == "out" else (await begun())[1]
+        await source.enqueue(FLOW, now=NOW)
+        await register(source, "first")
+        [lease] = await claimed(source, "first", 1)
+        await source.settle([success(lease)], now=NOW)
+        await source.retire("first", now=NOW)
+        await moved(source, target)
+        await checked(target, way)
+        assert await target.relatives("e") == await source.relatives("e")
+        ran = ["a", *await worked_off(target)]
+        assert sorted(ran) == [job.id for job in FLOW] and in_order(ran)
+        await checked(target, f"{way}, at the end")
 
     asyncio.run(whole())

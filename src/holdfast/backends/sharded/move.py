@@ -57,10 +57,10 @@ class MoveVerbs:
     async def export(self, part: Part, after: str, limit: int) -> Shipment:
         await self._shards.refresh()
         if part == "rules":
-            if self._edges.crossing:
-                await self._edges.finish(None)  # the store is sealed: what is noted now is all there will be
             return await self._export_rules()
         if part == "jobs":
+            if self._edges.crossing and not after:
+                await self._edges.finish(None)  # the store is sealed: what is noted now is all there will be
             jobs = await self._page(part, after, limit, lambda piece: piece.jobs, lambda job: job.seq)
             return Shipment(part=part, jobs=tuple(jobs), after=str(jobs[-1].seq) if len(jobs) >= limit else None)
         if part == "edges":

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ... import events
-from ...backends.contract import Backend, JobsApart
+from ...backends.contract import Backend
 from ...context import TEXT_CHARS_MAX, bounded, dotted, error_text
 from ...errors import HoldfastError, JobNotFound, ParentNotFound, StateConflict, StoreSealed
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import Answer, ClaimRequest, Exchanged, JobRecord, Lease, Release, SettlementWithJobs
 from .runners import Runners
 
-REFUSALS = (JobNotFound, JobsApart, ParentNotFound, StateConflict, StoreSealed)
+REFUSALS = (JobNotFound, ParentNotFound, StateConflict, StoreSealed)
 
 
 async def settle_with(one: SettlementWithJobs, backend: Backend) -> Answer | HoldfastError:
