@@ -13,6 +13,7 @@ LOADS = 4  # jobs of a batch, of which each adds one
 LEASE_SECONDS = 2.0
 
 app = Holdfast()
+app.queue("default", shards=3)  # on a cluster; other stores ignore it
 
 
 @app.task(name="part", max_stalls=1000)

@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import BackendError
-from tests.servers import postgres, valkey
+from tests.servers import postgres, valkey, valkey_cluster
 from tests.soak import flow_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
-STORES = ("sqlite", "postgres", "redis")
+STORES = ("sqlite", "postgres", "redis", "cluster")
 DRAIN_SECONDS_MAX = 300.0
 
 
@@ -101,6 +101,9 @@ def store_of(kind: str) -> Iterator[tuple[str, valkey.Server | postgres.Server |
     if kind == "redis":
         with contextlib.contextmanager(valkey.own_server)(appendfsync="always") as server:
             yield server.url(trust_restarts="true"), server
+    elif kind == "cluster":  # its nodes live on: workers are killed between the steps of two shards
+        with contextlib.contextmanager(valkey_cluster.own_cluster)() as cluster:
+            yield cluster.url(), None
     elif kind == "postgres":
         with contextlib.contextmanager(postgres.own_server)(durable=True) as pg:
             yield pg.url(), pg
