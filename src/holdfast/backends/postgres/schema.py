@@ -54,6 +54,7 @@ FILES = [
     "operate",
     "letters",
     "dependencies",
+    "propagate",
     "steps",
     "history",
     "edit",

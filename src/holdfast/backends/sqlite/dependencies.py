@@ -8,6 +8,7 @@ formulas.edge_status.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if answer.id == job.id and not answer.created:
             continue
         parents = list(dict.fromkeys(stands_for.get(parent, parent) for parent in job.after))
-        states = [_state_of_parent(tx, parent, job, answer) for parent in parents]
+        states = _states_of_parents(tx, parents, job, answer) if parents else []
         if job.before is not None:
             _join(tx, job.before, job.id, created)
         if answer.created and parents:
@@ -57,12 +58,14 @@ def _waiting(job: NewJob) -> NewJob:
     return replace(job, delay=None, due_at=DUE_AFTER_PARENTS)
 
 
-def _state_of_parent(tx: Transaction, parent: str, job: NewJob, answer: Enqueued) -> State:
-    """The parent must have been stored before the job; so edges never form a cycle."""
-    row = tx.cursor.execute(SQL["dependencies.parent"], (parent, job.id if answer.created else None)).fetchone()
-    if row is None:
-        raise ParentNotFound(parent, job.id)
-    return state_of(row[0])
+def _states_of_parents(tx: Transaction, parents: list[str], job: NewJob, answer: Enqueued) -> list[State]:
+    """Parents must have been stored before the job; so edges never form a cycle."""
+    before = job.id if answer.created else None
+    found = dict(tx.cursor.execute(SQL["dependencies.stored"], (encoded(parents).decode(), before)).fetchall())
+    missing = next((parent for parent in parents if parent not in found), None)
+    if missing is not None:
+        raise ParentNotFound(missing, job.id)
+    return [state_of(found[parent]) for parent in parents]
 
 
 def _join(tx: Transaction, waiting: str, parent: str, created: set[str]) -> None:
@@ -99,21 +102,57 @@ def propagate(tx: Transaction, limit: int) -> int:
 
     Returns how many edges and parents were looked at. What is left is found by the next call.
     """
-    execute, done = tx.cursor.execute, 0
+    execute, done, size = tx.cursor.execute, 0, limit
     while done < limit:
-        row = execute(SQL["dependencies.next"]).fetchone()
-        if row is None:
+        line = execute(SQL["dependencies.next"], (size,)).fetchall()
+        if not line:
             break
-        number, parent, state = row
-        edges = (
-            [] if state is None else execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
-        )
+        succeeded = list(takewhile(_has_succeeded, line))
+        if succeeded:
+            done += _meet(tx, succeeded, limit - done)
+            size = max(1, limit - done)
+            continue
+        size = 1  # the end of a child may add to the line, or change a state in it
+        number, parent, state = line[0]
+        edges = execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
         for before, child, policy in edges:
             after = STATUSES.index(edge_status(STATUSES[before], state_of(state), policy))
             _change(tx, parent, child, before, after)
         if len(edges) < limit - done:
             execute(SQL["dependencies.done"], (number,))
         done += max(1, len(edges))
+    return done
+
+
+def _has_succeeded(row: tuple[int, str, str]) -> bool:
+    _, _, state = row
+    return state == State.SUCCEEDED
+
+
+def _meet(tx: Transaction, parents: list[tuple[int, str, str]], limit: int) -> int:
+    """These parents have succeeded: their edges are met, whatever the policy, and each child is looked at once."""
+    met: list[tuple[int, str, int, str]] = []
+    through: list[tuple[int]] = []
+    children: dict[str, list[int]] = {}  # how many edges were met, and how many of these had failed
+    done = 0
+    for number, parent, state in parents:
+        if done == limit:
+            break
+        edges = tx.cursor.execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
+        for before, child, _ in edges:
+            met.append((MET, parent, before, child))
+            counts = children.setdefault(child, [0, 0])
+            counts[0] += 1
+            counts[1] += before == FAILED
+        if len(edges) < limit - done:
+            through.append((number,))
+        done += max(1, len(edges))
+    tx.cursor.executemany(SQL["dependencies.status"], met)
+    tx.cursor.executemany(SQL["dependencies.done"], through)
+    for child, (number, failed) in children.items():
+        [pending] = tx.cursor.execute(SQL["dependencies.count"], (-number, -failed, child)).fetchone()
+        if failed or not pending:
+            _resolve(tx, child)
     return done
 
 

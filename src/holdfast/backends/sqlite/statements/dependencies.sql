@@ -3,9 +3,11 @@
 
 -- == dependencies: edges, and what becomes of a job when its parents end.
 
--- :: parent
-SELECT state FROM holdfast_jobs
-WHERE id = ?1 AND (?2 IS NULL OR seq < (SELECT c.seq FROM holdfast_jobs AS c WHERE c.id = ?2))
+-- :: stored
+-- Of these jobs, those that were stored before that one, with their states.
+SELECT id, state FROM holdfast_jobs
+WHERE id IN (SELECT value FROM json_each(?1))
+  AND (?2 IS NULL OR seq < (SELECT c.seq FROM holdfast_jobs AS c WHERE c.id = ?2))
 
 -- :: edge
 INSERT INTO holdfast_edges (parent, status, child) VALUES (?, ?, ?)
@@ -28,7 +30,7 @@ ON CONFLICT (parent) DO NOTHING
 
 -- :: next
 SELECT p.number, p.parent, j.state FROM holdfast_propagating AS p JOIN holdfast_jobs AS j ON j.id = p.parent
-ORDER BY p.number LIMIT 1
+ORDER BY p.number LIMIT ?
 
 -- :: out_of_line
 -- The edges of a parent to look at: failed ones unless it is dead or cancelled, open ones unless it is live.
@@ -42,7 +44,7 @@ ORDER BY e.status, e.child LIMIT ?3
 UPDATE holdfast_edges SET status = ? WHERE parent = ? AND status = ? AND child = ?
 
 -- :: count
-UPDATE holdfast_dependents SET pending = pending + ?, failed = failed + ? WHERE child = ?
+UPDATE holdfast_dependents SET pending = pending + ?, failed = failed + ? WHERE child = ? RETURNING pending
 
 -- :: done
 DELETE FROM holdfast_propagating WHERE number = ?
