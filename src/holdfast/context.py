@@ -26,7 +26,7 @@ from .clock import to_seconds
 from .durable import Durable
 from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
 from .headers import batch_of, headers_of, parents_number
-from .lifecycle import Ending, Failure, Settlement
+from .lifecycle import REMOVED, Ending, Failure, Settlement
 from .names import plain
 from .records import ONLY_SIGNED, Lease, Release
 
@@ -672,7 +672,8 @@ def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: B
         outcome = _starts_spent(options.max_starts)
     elif outcome.kind in _SPENDS_A_RETRY and not final:
         retry_in = _retry_in(options, lease.failures + 1, error)
-    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+    retain = REMOVED if options.remove and outcome.kind is OutcomeKind.RETURNED else options.retain
+    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=retain)
 
 
 def unstartable(lease: Lease, options: TaskOptions) -> Settlement | None:

@@ -208,7 +208,10 @@ class ResultGone(HoldfastError, LookupError):
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id} is gone: it was never enqueued here or was pruned. Raise its task's retain=.")
+        super().__init__(
+            f"job {job_id} is gone: it was never enqueued here, was pruned, or was removed as it succeeded. "
+            "Raise its task's retain=, or leave out remove=."
+        )
 
 
 class JobDied(HoldfastError):

@@ -262,6 +262,9 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: float | None = None  # set by the store: when the lease began
 
 
+REMOVED = -1.0  # as `retain` of a settlement
+
+
 class Settlement(Struct, frozen=True, kw_only=True):
     """How a lease ends, decided by lifecycle.settlement_for and carried out by the store."""
 
@@ -274,5 +277,5 @@ class Settlement(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     reason: str | None = None  # buried: why; snoozed: the signal that it waits for
     alone: bool = False  # stalled: no other job was running in the process that died
-    retain: float = 86400.0  # seconds a finished job is kept
+    retain: float = 86400.0  # seconds a finished job is kept; REMOVED: not at all, if it succeeded
     ran: float | None = None  # seconds its handler ran, measured around it; for the worker's log, never stored

@@ -41,6 +41,7 @@ class TaskSettings(TypedDict, total=False):
     expires: Duration | None
     on_expire: OnExpire
     retain: Duration
+    remove: bool
     retain_count: int | None
     retain_dead: Duration | None
     retain_dead_count: int | None
@@ -79,6 +80,7 @@ class UsingSettings(TypedDict, total=False):
     timeout: Duration | None
     on_timeout: OnTimeout
     retain: Duration
+    remove: bool
     id: str
     delay: Duration | None
     at: datetime | None

@@ -167,9 +167,7 @@ class Backend(Reader):
     @abstractmethod
     async def open(self) -> None:
         """Connect; create or migrate the schema if the store does that itself. Idempotent; called before anything else.
-
-        Raises SchemaMismatch (store is newer), ConfigurationError (not a holdfast store), BackendUnavailable.
-        """
+        Raises SchemaMismatch (store is newer), ConfigurationError (not a holdfast store), BackendUnavailable."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -365,6 +363,8 @@ class Backend(Reader):
         goes first), no longer holds its letter (discarded, superseded, pruned), is deleted, or is passed by `resume`;
         the group is refilled in the same step. On PostgreSQL, if another session is working on that group and the dead
         job was superseded or pruned, the refill is left to that session or the next sweep.
+        R108. A success with `retain` REMOVED also removes the job in the same step, with all that is stored about it,
+        and its id is not remembered. A job with parents, children or a key_window is kept, as with retain 0.
         R93. A snooze with a `reason` waits for the signal of that name: if it is stored, the job is due now whatever
         the delay is. So a signal makes the job due either here or by `signal`, never by neither.
         """

@@ -190,6 +190,7 @@ class TaskOptions:
     expires: float | None = None
     on_expire: OnExpire = "bury"
     retain: float = 86400.0
+    remove: bool = False  # once it has succeeded
     retain_count: int | None = None
     retain_dead: float | None = None
     retain_dead_count: int | None = None
@@ -236,6 +237,10 @@ class TaskOptions:
         check_holding(made)
         _check_batch(made)
         _check_catch_all(made)
+        if made.remove and made.window is not None:
+            raise ConfigurationError(
+                "remove= and window= exclude each other: a window is held by the job, which must not go before it ends."
+            )
         return made
 
     def within(self, timeout: float) -> TaskOptions:
@@ -301,10 +306,13 @@ def _batch_within(value: Any) -> float:
     return seconds
 
 
-def _catch_all(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"catch_all= takes True or False, not {shown(value)}.")
-    return value
+def _yes_or_no(what: str) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{what} takes True or False, not {shown(value)}.")
+        return value
+
+    return check
 
 
 def _batch_of(value: Any) -> Callable[..., Any] | None:
@@ -353,13 +361,14 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "expires": optional_seconds("expires=", 0.001),
     "on_expire": lambda value: one_of(value, "on_expire=", get_args(OnExpire)),
     "retain": lambda value: to_seconds(value, "retain="),
+    "remove": _yes_or_no("remove="),
     "retain_count": optional_whole("retain_count=", 0, COUNT_MAX),
     "retain_dead": optional_seconds("retain_dead=", 0.0),
     "retain_dead_count": optional_whole("retain_dead_count=", 0, COUNT_MAX),
     "rate": optional_rate,
     "limit": optional_whole("limit=", 1, COUNT_MAX),
     "aliases": _names("alias", "aliases="),
-    "catch_all": _catch_all,
+    "catch_all": _yes_or_no("catch_all="),
     "subscribes": _names("topic", "subscribes="),
     "revive": check_revival,
     "batch": optional_whole("batch=", 1, BATCH_MAX),
@@ -373,7 +382,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
 # another version that this one cannot read are ignored: the task's own options apply.
 
 
-CALL_OPTIONS: Final = frozenset({"retry", "timeout", "on_timeout", "retain", "max_starts"})
+CALL_OPTIONS: Final = frozenset({"retry", "timeout", "on_timeout", "retain", "remove", "max_starts"})
 
 
 class StoredRetry(Struct, frozen=True, omit_defaults=True):
@@ -409,6 +418,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     retain: float | None = None
     max_starts: int | None = None
     on_timeout: OnTimeout | None = None
+    remove: bool | None = None
     headers: dict[str, str] = {}
     by: str = ""  # who enqueued it
     after: int = 0  # how many parents it has
@@ -427,6 +437,8 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
             found["max_starts"] = self.max_starts
         if self.on_timeout is not None:
             found["on_timeout"] = self.on_timeout
+        if self.remove is not None:
+            found["remove"] = self.remove
         return found
 
 
@@ -458,6 +470,7 @@ def encode_call_options(
         retain=options.retain if "retain" in names else None,
         max_starts=options.max_starts if "max_starts" in names else None,
         on_timeout=options.on_timeout if "on_timeout" in names else None,
+        remove=options.remove if "remove" in names else None,
         headers=dict(headers),
         by=by,
         after=parents,

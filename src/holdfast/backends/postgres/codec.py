@@ -450,11 +450,11 @@ class Outcomes(msgspec.Struct, frozen=True):
 
 
 def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
-    """A success goes by column if it is its job's first settlement and the server can parse its token."""
+    """A success goes by column if it is its job's first settlement, its job is kept, and its token can be parsed."""
     first: dict[str, int] = {}
     others: list[int] = []
     for place, one in enumerate(settlements):
-        if one.ending is Ending.SUCCEEDED and one.id not in first and _OURS.match(one.token):
+        if one.ending is Ending.SUCCEEDED and one.retain >= 0 and one.id not in first and _OURS.match(one.token):
             first[one.id] = place
         else:
             first.setdefault(one.id, -1)

@@ -26,13 +26,13 @@ def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
     else:
         before = tx.now - max(older_than, REMEMBER_SECONDS_MIN)
         rows = tx.cursor.execute(SQL["prune.older"], (before, tx.now, limit)).fetchall()
-    gone = _remove(tx, rows)
+    gone = remove(tx, rows)
     gone += _prune_by_rule(tx, limit - gone)
     tx.close()
     return gone
 
 
-def _remove(tx: Transaction, rows: Rows) -> int:
+def remove(tx: Transaction, rows: Rows) -> int:
     """Remove these jobs, but for parents of jobs that have not finished; returns how many went."""
     if tx.rules.any_edge:
         rows = [(seq,) for seq in dependencies.without_needed(tx, [seq for (seq,) in rows])]
@@ -57,7 +57,7 @@ def _prune_by_rule(tx: Transaction, limit: int) -> int:
             counted = execute(SQL["prune.count_finished"], (task,)).fetchone()[0]
             values |= {"excess": max(0, counted - kept), "limit": limit - gone}
             rows = execute(SQL["prune.finished"], values).fetchall()
-            gone += _remove(tx, rows)
+            gone += remove(tx, rows)
         if dead_seconds is not None and gone < limit:
             values |= {"before": tx.now - dead_seconds, "excess": -1, "limit": limit - gone}
             gone += _remove_dead(tx, execute(SQL["prune.dead"], values).fetchall())
@@ -76,4 +76,4 @@ def _remove_dead(tx: Transaction, rows: list[tuple[int, str]]) -> int:
         stopped = tx.cursor.execute(SQL["bury.held"], (job_id,)).fetchone()
         if stopped is not None:
             tx.touch(*stopped)
-    return _remove(tx, [(seq,) for seq, _ in rows])
+    return remove(tx, [(seq,) for seq, _ in rows])

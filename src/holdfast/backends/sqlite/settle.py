@@ -88,11 +88,14 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
     answers = [Answer.OK] * len(settlements)
     places: list[int] = []
     successes: list[Success] = []
+    removed: list[int] = []
     for place, one in enumerate(settlements):
         if one.ending is Ending.SUCCEEDED:
             retain = one.retain if one.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
             successes.append((seq_of(one.token), one.id, one.token, retain, one.value))
             places.append(place)
+            if one.retain < 0:
+                removed.append(seq_of(one.token))
         else:
             answers[place] = _settle_otherwise(tx, one)
     if successes:
@@ -103,7 +106,16 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
                     answers[place] = refusal(tx, success[_ID], success[_TOKEN])
             successes = [success for success, done in zip(successes, kept, strict=True) if done]
         _after_success(tx, [success[_SEQ] for success in successes])
+        if removed:
+            _remove(tx, {success[_SEQ] for success in successes}.intersection(removed))
     return answers
+
+
+def _remove(tx: Transaction, seqs: Iterable[int]) -> None:
+    """Remove jobs that have just succeeded, but for those that others refer to, or whose key has a window (R108)."""
+    from .prune import remove  # which knows this module
+
+    remove(tx, tx.cursor.execute(SQL["settle.removable"], (encoded(sorted(seqs)).decode(),)).fetchall())
 
 
 def settle_with(tx: Transaction, settlement: Settlement, jobs: Sequence[NewJob]) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import HoldfastError
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import REMOVED, Ending, Settlement
 from ...rates import NO_RATE, UNLIMITED, Rate
 from ...records import (
     LIFO,
@@ -198,7 +198,9 @@ class Walk:
 
     def _settlement(self, lease: Lease | Held) -> Settlement:
         ending = self._one(*Ending, Ending.SUCCEEDED, Ending.RETRY)
-        said = {"alone": self._one(True, False)} if ending is Ending.STALLED else {}
+        said: dict[str, Any] = {"alone": self._one(True, False)} if ending is Ending.STALLED else {}
+        if ending is Ending.SUCCEEDED and self._one(True, False, False, False):
+            said = {"retain": REMOVED}
         return self.world.settlement(lease, ending, **said)
 
     def _release(self) -> Release:

@@ -47,7 +47,7 @@ from ...context import (
     undecodable,
     unstartable,
 )
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import REMOVED, Ending, Settlement
 from ...records import Lease, Release
 from .arguments import decoded, with_results, with_results_here
 from .chains import RunnerChains
@@ -502,7 +502,8 @@ class Runner:
         if self._on_end is not None:
             self._on_end(run.context)
         if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT and not run.context._settled:  # common
-            end: Ended = settlement_for(lease.id, lease.token, outcome, retain=run.options.retain, ran=ran)
+            retain = REMOVED if run.options.remove else run.options.retain
+            end: Ended = settlement_for(lease.id, lease.token, outcome, retain=retain, ran=ran)
         else:
             end = conclude(run, outcome, error, self._reports)
             if isinstance(end, Settlement):

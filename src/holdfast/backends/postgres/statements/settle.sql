@@ -116,15 +116,25 @@ BEGIN
     ELSIF ending = 'buried' THEN
         PERFORM holdfast.finish(j, 'dead', 1, failed, 0, 0, coalesce(nullif(s ->> 'reason', ''), 'failed'), 0, at);
         PERFORM holdfast.bury_letter(j, coalesce(nullif(s ->> 'reason', ''), 'failed'), failure, at);
-    ELSIF ending = 'succeeded' THEN  -- not the first settlement of this job, or a token the client could not parse
+    ELSIF ending = 'succeeded' THEN  -- to be removed, a repeat, or with a token the client could not parse
         PERFORM holdfast.finish(j, 'succeeded', 1, 0, 0, 0, NULL, (s ->> 'retain')::double precision, at);
         UPDATE holdfast.jobs SET value = decode(s ->> 'value', 'base64') WHERE seq = j.seq;
+        IF (s ->> 'retain')::double precision < 0 THEN PERFORM holdfast.remove_ended(j); END IF;
     ELSE
         IF ending = 'snoozed' THEN j.marks := holdfast.with_mark(j.marks, 'snooze', @lease_facts, at); END IF;
         PERFORM holdfast.put_off(j, CASE WHEN ending = 'snoozed' AND s ->> 'reason' <> ''
             AND holdfast.is_signalled(j.id, s ->> 'reason') THEN 0 ELSE (s ->> 'delay')::double precision END, 1, failed, at);
     END IF;
     RETURN 'ok';
+END $$
+
+-- :: function_remove_ended
+-- Removes a job that has just succeeded, unless others refer to it or its key has a window (R108).
+CREATE OR REPLACE FUNCTION holdfast.remove_ended(j holdfast.jobs) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF j.holds_key AND j.key_window IS NOT NULL OR EXISTS (SELECT FROM holdfast.edges e WHERE e.parent = j.id)
+       OR EXISTS (SELECT FROM holdfast.edges e WHERE e.child = j.id) THEN RETURN; END IF;
+    PERFORM holdfast.remove(ARRAY[j.seq]);
 END $$
 
 -- == finish: what is written when an attempt ends, for good or until the job is due again.

@@ -102,6 +102,7 @@ for i = 1, #releases do
     answers[#answers + 1] = row and 'o' or 'l'
 end
 answers = concat(answers)
+if #hf.removes > 0 then hf.remove_ended() end
 if hf.propagates then hf.propagates(PROPAGATE_MAX) end
 hf.refill_touched()
 local function ended(known, recovered)

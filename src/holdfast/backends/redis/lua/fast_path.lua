@@ -23,7 +23,9 @@ for i = 1, n do
     local one = settlements[i]
     ids[i] = one[SETTLED_ID]
     local ending = one[SETTLED_ENDING]
-    if ending and (ending ~= 'o' or one[SETTLED_FAILED] or one[SETTLED_FAILURE]) then plain = false end
+    if ending and (ending ~= 'o' or one[SETTLED_FAILED] or one[SETTLED_FAILURE] or one[SETTLED_RETAIN] < 0) then
+        plain = false
+    end
 end
 if not plain or used and (find(used, 'r', 1, true) or HAS_EXCEPTIONS(used)
     or find(used, '[ot]') and call('ZCARD', APART) > 0) then break end

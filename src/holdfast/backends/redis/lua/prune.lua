@@ -175,6 +175,22 @@ function hf.remove_rows(ids)
     end
 end
 
+-- Removes jobs that have just succeeded, but for those that others refer to, or whose key has a window (R108).
+function hf.remove_ended()
+    local gone = {}
+    for _, id in ipairs(hf.removes) do
+        local prefix, linked = hf.escape(id), 0
+        local range = '(' .. sub(prefix, 1, -2) .. '\1'
+        if hf.any('e') then
+            linked = call('ZLEXCOUNT', EDGES, '[' .. prefix, range) + call('ZLEXCOUNT', PARENTS, '[' .. prefix, range)
+        end
+        if linked == 0 and not (hf.cache[id][KEY] and hf.holds(hf.cache[id])) then gone[#gone + 1] = id end
+    end
+    hf.remove_rows(gone)
+    for _, id in ipairs(gone) do hf.cache[id], hf.changed[id] = false, nil end
+    hf.removes = {}
+end
+
 -- Whether the window of its key has ended, or it has none.
 function hf.is_past_window(row)
     local ends = hf.window_end(row)

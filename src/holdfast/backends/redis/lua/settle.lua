@@ -5,6 +5,7 @@
 -- refilled afterwards.
 
 local RETAIN_SECONDS = 86400
+hf.removes = {} -- ids of jobs that go in the step of their success
 
 -- The job succeeded or was cancelled: close its letter. `value`: nil, true for null, or its position in ARGV.
 function hf.finish(row, was_in, had_key, state, retain, value)
@@ -44,6 +45,7 @@ function hf.end_lease(row, into, how)
         hf.bury(row, was_in, had_key, how.reason or 'failed', failure, hf.stops(row[QUEUE], row[GROUP]))
     elseif finished then
         hf.finish(row, was_in, had_key, into, how.retain or RETAIN_SECONDS, how.value)
+        if into == 'o' and how.retain and how.retain < 0 then hf.removes[#hf.removes + 1] = row[ID] end
     elseif into == 's' then
         local is_due = how.reason and hf.is_signalled(row[ID], how.reason) -- the signal that a snooze waits for
         row[DUE_AT] = is_due and now or now + how.delay
@@ -227,6 +229,7 @@ if refusal then return refusal end
 local how = { counted = true, value = true }
 if one[SETTLED_ENDING] then how.value, how.retain = one[SETTLED_VALUE], one[SETTLED_RETAIN] end
 hf.end_lease(row, 'o', how)
+if #hf.removes > 0 then hf.remove_ended() end
 if #jobs > 0 then
     local answers, others = hf.enqueue(jobs, PLACE.bodies, args.numbering, links)
     hf.link_new(jobs, links, answers, others)

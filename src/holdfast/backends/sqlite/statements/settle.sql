@@ -63,6 +63,13 @@ SELECT queue, grp FROM holdfast_jobs WHERE seq = ?
 SELECT DISTINCT queue, grp FROM holdfast_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL
 
+-- :: removable
+-- Jobs that nothing else in the store refers to.
+SELECT seq FROM holdfast_jobs AS j
+WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 0
+  AND NOT EXISTS (SELECT 1 FROM holdfast_edges WHERE parent = j.id)
+  AND NOT EXISTS (SELECT 1 FROM holdfast_edges WHERE child = j.id)
+
 -- :: logicals_of
 SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
 
