@@ -21,6 +21,17 @@ SETTLED = Settlement(
 )
 
 
+def feed(reader: protocol.Reader, piece: bytes | bytearray) -> list[object]:
+    """What a socket does: it fills the reader's space as often as it takes."""
+    out: list[object] = []
+    while piece:
+        space = reader.space()
+        count = min(len(space), len(piece))
+        space[:count], piece = piece[:count], piece[count:]
+        out += reader.received(count)
+    return out
+
+
 def frames() -> list[protocol.Frame]:
     return [
         protocol.Ping(1),
@@ -35,29 +46,57 @@ def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
     reader, packed = protocol.from_keeper(), protocol.pack(frames())
     out: list[object] = []
     for start in range(0, len(packed), size):
-        out += reader.feed(packed[start : start + size])
+        out += feed(reader, packed[start : start + size])
     assert out == frames()
 
 
 def test_outcomes_travel_unchanged() -> None:
     ended = protocol.Ended([SETTLED], [Release(id="j2", token=LEASE.token, delay=2.0)], [("j3", "t3")])
-    assert protocol.from_runner().feed(protocol.pack([ended])) == [ended]
+    assert feed(protocol.from_runner(), protocol.pack([ended])) == [ended]
 
 
 def test_a_frame_stays_sound_when_more_arrives() -> None:
     """A part kept undecoded must not change when the reader goes on."""
     reader = protocol.from_keeper()
-    emit = protocol.Emit([("stalled", msgspec.Raw(protocol.encode_part({"worker": "w"})))])
-    (first,) = reader.feed(protocol.pack([emit]))
-    reader.feed(protocol.pack([protocol.Ping(2)]) * 100)
+    emit = protocol.Emit([("stalled", protocol.encode_part({"worker": "w"}))])
+    (first,) = feed(reader, protocol.pack([emit]))
+    feed(reader, protocol.pack([protocol.Ping(2)]) * 100)
     assert isinstance(first, protocol.Emit)
-    assert bytes(first.events[0][1]) == protocol.encode_part({"worker": "w"})
+    assert first.events == emit.events
+
+
+def test_a_large_frame_is_read_to_its_end_and_not_beyond_so_that_nothing_is_moved() -> None:
+    large = protocol.Start([1], [msgspec.structs.replace(LEASE, args=b"x" * (3 * protocol.READ_BYTES))])
+    packed, reader = protocol.pack([large]), protocol.from_keeper()
+    assert feed(reader, packed[:100]) == []
+    assert len(reader.space()) == len(packed) - 100
+    assert feed(reader, packed[100:] + protocol.pack([protocol.Ping(1)])) == [large, protocol.Ping(1)]
+
+
+def test_a_buffer_that_had_to_be_very_large_is_given_up_after_its_frame() -> None:
+    reader = protocol.from_keeper()
+    for size, kept in ((protocol.READ_BYTES_KEPT // 2, True), (2 * protocol.READ_BYTES_KEPT, False)):
+        large = protocol.Start([1], [msgspec.structs.replace(LEASE, args=b"x" * size)])
+        assert feed(reader, protocol.pack([large, protocol.Ping(1)])) == [large, protocol.Ping(1)]
+        assert (len(reader.space()) > size) is kept
+
+
+def test_jobs_with_large_arguments_are_sent_in_several_frames_and_a_chain_in_one() -> None:
+    large = b"x" * (protocol.START_BYTES_TARGET // 2)
+    lease, chained = (
+        msgspec.structs.replace(LEASE, args=large),
+        msgspec.structs.replace(LEASE, args=large, chained=True),
+    )
+    cut = list(protocol.start_frames([1, 2, 3, 4, 5, 6], [lease, lease, lease, chained, chained, LEASE]))
+    assert [frame.flags for frame in cut] == [[1, 2], [3, 4, 5], [6]]
+    assert [one for frame in cut for one in frame.leases] == [lease, lease, lease, chained, chained, LEASE]
+    assert list(protocol.start_frames([7, 8], [LEASE, LEASE])) == [protocol.Start([7, 8], [LEASE, LEASE])]
 
 
 def test_the_reader_says_how_much_it_lacks() -> None:
     reader, packed = protocol.from_keeper(), protocol.pack([protocol.Ping(1)])
     assert reader.missing == protocol.HEAD_BYTES
-    reader.feed(packed[:8])
+    feed(reader, packed[:8])
     assert reader.missing == len(packed) - 8
 
 
@@ -70,24 +109,24 @@ HEAD = protocol.pack([protocol.Quit()])[:4]
 )
 def test_what_is_no_frame_is_refused(junk: bytes) -> None:
     with pytest.raises(ConfigurationError, match="frame"):
-        protocol.from_runner().feed(junk)
+        feed(protocol.from_runner(), junk)
 
 
-def announced(size: int) -> bytes:
+def announced(size: int) -> bytearray:
     """The head of a frame of so many bytes."""
     return HEAD + size.to_bytes(4, "little")
 
 
 def test_of_a_runner_no_frame_is_awaited_that_is_larger_than_it_may_be() -> None:
-    protocol.from_keeper().feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))  # the keeper is trusted
+    feed(protocol.from_keeper(), announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))  # the keeper is trusted
     reader = protocol.from_runner()
-    assert reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX)) == []
+    assert feed(reader, announced(protocol.RUNNER_FRAME_BYTES_MAX)) == []
     reader = protocol.from_runner()
     with pytest.raises(ConfigurationError, match="announced"):
-        reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))
+        feed(reader, announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))
     reader = protocol.from_runner()
     reader.most += 1
-    assert reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1)) == []
+    assert feed(reader, announced(protocol.RUNNER_FRAME_BYTES_MAX + 1)) == []
 
 
 def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
@@ -108,8 +147,8 @@ def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
     assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
     assert sum(len(frame.settlements) > 1 for frame in cut) > 3  # together as far as there is room
     whole, few = protocol.Ended(settlements, releases, gone), protocol.Ended([SETTLED], [], [])
-    assert protocol.from_runner().feed(protocol.pack_outcomes(whole)) == cut
-    assert protocol.from_runner().feed(protocol.pack_outcomes(few)) == [few]
+    assert feed(protocol.from_runner(), protocol.pack_outcomes(whole)) == cut
+    assert feed(protocol.from_runner(), protocol.pack_outcomes(few)) == [few]
 
 
 def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
@@ -117,8 +156,8 @@ def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> Non
     reports += [protocol.JobReport(f"s{n}", False, None, None, []) for n in range(2 * protocol.FRAME_ITEMS_MAX)]
     cut = list(protocol.report_frames(reports))
     assert [one for frame in cut for one in frame.reports] == reports
-    assert protocol.from_runner().feed(protocol.pack_reports(reports)) == cut
-    assert protocol.from_runner().feed(protocol.pack_reports(reports[-1:])) == [protocol.Reported(reports[-1:])]
+    assert feed(protocol.from_runner(), protocol.pack_reports(reports)) == cut
+    assert feed(protocol.from_runner(), protocol.pack_reports(reports[-1:])) == [protocol.Reported(reports[-1:])]
     assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
 
 

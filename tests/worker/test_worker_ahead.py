@@ -21,6 +21,7 @@ from holdfast.worker.keeper.declare import Declared
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
 from holdfast.worker.processes import protocol, spawner
+from holdfast.worker.processes.claim_ahead import ahead_by_time
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage
 from holdfast.worker.runner import chains
@@ -380,6 +381,23 @@ async def test_how_many_may_wait_follows_the_run_times(prefetch: int | None, sec
         assert pool.ahead(10) == 2 * most
         assert pool.ahead(7) == 0  # a runner with a free slot would start it: more slots would be used than wanted
         assert pool.lasts() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("run_seconds", "exchange_seconds", "most"),
+    [
+        (0.03, 0.002, 3),  # an exchange takes little beside it: only what begins within 20 ms
+        (0.03, 0.004, 5),  # a slot would be idle for more than a tenth of the time: one for each
+        (0.1, 0.02, 5),
+        (0.11, 5.0, 0),  # however long exchanges take, a job must not wait for so long
+        (0.002, 0.05, 50),  # where several begin within 20 ms, there are no more
+        (None, 0.05, 0),
+    ],
+)
+def test_where_exchanges_are_slow_each_slot_has_one_job_ahead(
+    run_seconds: float | None, exchange_seconds: float, most: int
+) -> None:
+    assert ahead_by_time(5, run_seconds, exchange_seconds) == most
 
 
 async def test_run_times_are_learned_from_what_ends() -> None:

@@ -67,11 +67,10 @@ def _own_log() -> TextIO:
 
 def _read_setup(sock: socket.socket) -> protocol.Setup | None:
     """Read the first frame and not a byte more: the rest is for the loop. None if the keeper is gone."""
-    reader, need = protocol.from_keeper(), protocol.HEAD_BYTES
-    while piece := sock.recv(need):
-        for frame in reader.feed(piece):
+    reader = protocol.from_keeper()
+    while count := sock.recv_into(reader.space(), reader.missing):
+        for frame in reader.received(count):
             return frame if isinstance(frame, protocol.Setup) else None
-        need = reader.missing
     return None
 
 

@@ -43,7 +43,7 @@ def exchange_in(
     }  # fmt: skip
     row = session.execute(for_schema(schema)["exchange.call"], values).fetchone()
     assert row is not None
-    return codec.as_exchanged(row[0], row[1] or b"", told.places)[0].leases
+    return codec.as_exchanged(codec.read_exchanged(row[0]), row[1] or b"", told.places)[0].leases
 
 
 async def opened(make: Make) -> tuple[PostgresBackend, list[Lease]]:

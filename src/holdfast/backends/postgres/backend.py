@@ -79,7 +79,7 @@ from .caller_transaction import (
     shares_database,
 )
 from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
-from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PreparedCall, is_held
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PooledCursor, PreparedCall, is_held
 from .flaws import flaws
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
@@ -197,11 +197,21 @@ class PostgresBackend(Backend):
 
         return await self._call(_verb(part), work, writes=True, urgent=urgent, patient=patient)
 
-    async def _ask(self, part: str, **values: Any) -> tuple[str, bytes]:
-        """Execute one statement that writes; return its text and its bytes."""
-        return await self._call(
-            part.removesuffix(".call"), lambda cursor: self._asked[part].ask_both(cursor, values), writes=True
-        )
+    async def _exchange(self, places: Sequence[int] | None, **values: Any) -> codec.Told:
+        """Make the exchange, and read large arguments after it, on the same connection: if that fails, the exchange has
+        no reply and is repeated."""
+
+        async def work(cursor: Any) -> codec.Told:
+            answer, bodies = await self._asked["exchange.call"].ask_both(cursor, values)
+            answered = codec.read_exchanged(answer)
+            seqs = codec.seqs_without_bodies(answered, bodies)
+            if not seqs:
+                return codec.as_exchanged(answered, bodies, places)
+            binary = not isinstance(cursor, PooledCursor)
+            await cursor.execute(self._sql["exchange.bodies"], {"seqs": seqs}, binary=binary)
+            return codec.as_exchanged(answered, dict(await cursor.fetchall()), places)
+
+        return await self._call("exchange", work, writes=True)
 
     async def _change(self, part: str, **values: Any) -> int:
         """Execute one statement that returns no rows; return how many it changed."""
@@ -352,14 +362,14 @@ class PostgresBackend(Backend):
         answer = None
         if clock() >= self._careful_until:
             try:
-                answer = await self._ask("exchange.call", careful=False, **values)
+                answer = await self._exchange(told.places, careful=False, **values)
             except BackendUnavailable as error:
                 if not is_held(error):
                     raise
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
-            answer = await self._ask("exchange.call", careful=True, **values)
-        exchanged, stirred, found = codec.as_exchanged(*answer, told.places)
+            answer = await self._exchange(told.places, careful=True, **values)
+        exchanged, stirred, found = answer
         if stirred:
             self._watching().tell(stirred)
         if floors is not None:

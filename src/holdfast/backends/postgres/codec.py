@@ -183,6 +183,7 @@ def entry_or_none(text: str) -> CronEntry | None:
 # What the statements return
 
 
+_TOKEN: Final = 1  # place of the token in LeaseTexts
 _ARGS_SIZE: Final = 5  # place of the length of the arguments in LeaseTexts
 LeaseTexts = tuple[
     str,
@@ -227,7 +228,7 @@ class _StoredJob(msgspec.Struct, frozen=True, array_like=True):
 Stored = bool | list[_StoredJob]  # true: all of them are new
 
 
-class _Exchanged(msgspec.Struct, frozen=True):
+class Answered(msgspec.Struct, frozen=True):
     """As the server returns it. Leases are lists of texts, the fastest to build in SQL; hence the lenient decoder."""
 
     answers: tuple[Answer, ...] = ()
@@ -249,7 +250,7 @@ class _Ticked(msgspec.Struct, frozen=True):
     skipped: bool = False
 
 
-_read_exchanged = msgspec.json.Decoder(_Exchanged, strict=False).decode
+read_exchanged = msgspec.json.Decoder(Answered, strict=False).decode
 _read_enqueued = msgspec.json.Decoder(Stored).decode
 _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
@@ -262,13 +263,20 @@ class Told(NamedTuple):
     floors: dict[str, Any] | None
 
 
-def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> Told:
+def seqs_without_bodies(answered: Answered, bodies: bytes) -> list[int]:
+    """The jobs whose arguments are too long to come with the result of an exchange."""
+    rows = answered.leases
+    if bodies or not rows:
+        return []
+    return [int(row[_TOKEN].partition(".")[0]) for row in rows if row[_ARGS_SIZE]]
+
+
+def as_exchanged(answered: Answered, bodies: bytes | Mapping[int, bytes], places: Sequence[int] | None) -> Told:
     """Decode the result of an exchange.
 
-    `bodies`: the arguments of all leases, concatenated. `places`: for each of the first answers, the index of its
-    settlement in the caller's list.
+    `bodies`: the arguments of all leases, concatenated or by seq. `places`: for each of the first answers, the index of
+    its settlement in the caller's list.
     """
-    answered = _read_exchanged(answer)
     sorted_answers = answered.answers
     if places is not None:
         settled = sorted(zip(places, answered.answers[: len(places)], strict=True))
@@ -315,21 +323,27 @@ def _stored(answered: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
 # arguments it contains their length.
 
 
-def as_leases(rows: Sequence[LeaseTexts], bodies: bytes, chained: int = 0) -> tuple[Lease, ...]:
-    """Decode leases, whose arguments are concatenated in `bodies`. The last `chained` of them are chained."""
+def as_leases(rows: Sequence[LeaseTexts], bodies: bytes | Mapping[int, bytes], chained: int = 0) -> tuple[Lease, ...]:
+    """Decode leases, whose arguments are concatenated in `bodies`, or there by seq: without them, the job has been
+    deleted since. The last `chained` of them are chained."""
     leases, place = [], 0
     for row in rows:
-        leases.append(_as_lease(row, bodies, place))
-        place += row[_ARGS_SIZE]
+        size = row[_ARGS_SIZE]
+        if isinstance(bodies, bytes):
+            args = bodies[place : place + size]
+            place += size
+        else:
+            args = bodies.get(int(row[_TOKEN].partition(".")[0]), b"")
+        leases.append(_as_lease(row, args))
     if chained:
         leases[-chained:] = [replace(lease, chained=True) for lease in leases[-chained:]]
     return tuple(leases)
 
 
-def _as_lease(row: LeaseTexts, bodies: bytes, place: int) -> Lease:
-    (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
+def _as_lease(row: LeaseTexts, args: bytes) -> Lease:
+    (id, token, fence, task, queue, _size, priority, group, key, attempt, failures, stalls, max_stalls,
      created_at, started_at, encoded, suspect, shared_stalls, due_at) = row  # fmt: skip
-    args, options = bodies[place : place + size], None if encoded is None else a2b_base64(encoded)
+    options = None if encoded is None else a2b_base64(encoded)
     return Lease(
         id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls,
         created_at, started_at, options, suspect, shared_stalls, due_at,

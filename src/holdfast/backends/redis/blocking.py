@@ -23,7 +23,6 @@ from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from ..connects import Pace
 from .connection import (
     KEEPALIVE,
-    READ_BYTES,
     Call,
     Confirmation,
     Unconfirmed,
@@ -36,6 +35,7 @@ from .connection import (
     may_not_be_named,
     words_of,
 )
+from .replies import READ_BYTES_MAX
 
 
 class BlockingCalls:
@@ -189,7 +189,7 @@ def _replies_to(line: socket.socket, command: bytes, count: int = 1) -> list[Any
         if answer is not False:
             answers.append(answer)
             continue
-        content = line.recv(READ_BYTES)
+        content = line.recv(READ_BYTES_MAX)
         if not content:
             raise EOFError
         parser.feed(content)

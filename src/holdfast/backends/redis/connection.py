@@ -24,7 +24,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import hiredis
 import msgspec
 from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.connection import parse_url as parse_driver_url
@@ -57,10 +56,10 @@ from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
 from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
+from .replies import receive, replies_to
 from .scripts import Script
 
 CONNECTIONS_MAX = 4
-READ_BYTES = 262144
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 # TCP keepalive for idle connections: NAT and proxies do not drop them, and dead ones are detected.
 KEEPALIVE: Mapping[str, Any] = {
@@ -447,6 +446,7 @@ class Connections:
             let_go(connection)
             raise
         else:
+            receive(connection)
             return connection
         self._settings["client_name"] = None
         return await self._connect()
@@ -525,31 +525,6 @@ def last_of(answers: Sequence[Any]) -> Any:
         if isinstance(answer, ResponseError):
             raise answer
     return answers[-1]
-
-
-async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
-    """Send and read `count` replies, errors included.
-
-    Uses the streams that redis-py made directly: its own code takes twice as long, most of it for bookkeeping.
-    """
-    writer, stream = connection._writer, connection._reader
-    if writer is None or stream is None:
-        raise EOFError
-    writer.write(command)
-    await writer.drain()
-    parser = hiredis.Reader(replyError=ResponseError)
-    answers: list[Any] = []
-    while True:
-        answer = parser.gets()
-        if answer is False:
-            content = await stream.read(READ_BYTES)
-            if not content:
-                raise EOFError
-            parser.feed(content)
-            continue
-        answers.append(answer)
-        if len(answers) == count:
-            return answers
 
 
 def let_go(connection: AbstractConnection) -> None:

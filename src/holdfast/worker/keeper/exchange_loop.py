@@ -9,7 +9,6 @@ and takes more time once it cannot request less; later calls grow again.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +35,7 @@ from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
+from .queue_rotation import QueueRotation
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, succeeded_under
@@ -54,6 +54,8 @@ AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait wil
 AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
 AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
 AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
+EXCHANGES_AVERAGED = 16  # how long an exchange takes is a mean over about this many
+EXCHANGE_SECONDS_MAX = 0.05  # … in which none counts for more than this: it was repeated, or the store was away
 CHAINED_PER_SLOT_MAX = 16  # chained leases that a claim may bring for each job it may bring
 UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
@@ -205,14 +207,16 @@ class ExchangeLoop:
         self._signals.alive_at = self._store.clock.steady() + seconds
 
     async def _pace(self) -> None:
-        """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead: each
-        exchange has its price, and a handler may want the processor."""
-        lasts = self._runners.lasts() - AHEAD_LEFT_SECONDS
-        if lasts > 0:
-            pause = self._exchanged_at + AHEAD_PACE_SECONDS - self._store.clock.steady()
-            if pause > 0:
-                await asyncio.sleep(min(pause, lasts))  # not woken by each outcome: that would cost as much
-                self._take_in_ended()
+        """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead, or have
+        yet to read large ones: each exchange has its price, and a handler may want the processor."""
+        until, steady = self._exchanged_at + AHEAD_PACE_SECONDS, self._store.clock.steady
+        if (pause := min(self._runners.lasts() - AHEAD_LEFT_SECONDS, until - steady())) > 0:
+            await asyncio.sleep(pause)  # not woken by each outcome: that would cost as much
+            self._take_in_ended()
+        while self._runners.sending() and (pause := until - steady()) > 0:
+            self._signals.wake.clear()
+            await self._woken_within(pause)
+            self._take_in_ended()
 
     async def _woken_within(self, seconds: float) -> None:
         try:
@@ -295,6 +299,8 @@ class ExchangeLoop:
             return False
         renewal.seen_call = request.call
         if most:
+            took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - ended_at)
+            self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
             self.left_some = self._runners.left_some(isolated, answer.leases)
             full = sum(not lease.chained for lease in answer.leases) >= request.most
             self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
@@ -649,49 +655,3 @@ def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[st
     if not (isolated and capped):
         return isolated or capped
     return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
-
-
-class QueueRotation:
-    """The order in which a worker claims from its queues: round-robin, by weight, or fixed.
-
-    A claim fills the free slots from the first queue before it looks at the next, so the order decides. Without
-    weights, the queues take turns at being first. With weights, the queue with the fewest claimed jobs per weight goes
-    first; a queue that was empty meanwhile accumulates no credit, so it cannot starve the others later.
-    """
-
-    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int], *, strict: bool) -> None:
-        self._weights, self._strict = weights, strict
-        self._served: dict[str, float] = {}
-        self._asked = self.queues = queues
-        self.serve(queues)
-
-    def serve(self, queues: tuple[str, ...]) -> None:
-        """Switch to these queues; new ones start level with the least-served one."""
-        self._asked = self.queues = queues
-        least = min(self._served.values(), default=0.0)
-        self._served = {queue: self._served.get(queue, least) for queue in queues}
-
-    def order(self) -> tuple[str, ...]:
-        """The queues in the order of the next claim."""
-        if not self._strict:
-            self.queues = (*self.queues[1:], *self.queues[:1])  # also rotates queues that are level by weight
-        if not self._weights:
-            return self.queues
-        self._asked = tuple(sorted(self.queues, key=lambda queue: self._served[queue]))
-        return self._asked
-
-    def claimed(self, leased: Iterable[str]) -> None:
-        """Record the claimed jobs, one queue name per job, of the claim made in the latest order."""
-        if not self._weights:
-            return
-        given = Counter(leased)
-        if not given:
-            return
-        for queue, jobs in given.items():
-            if queue in self._served:
-                self._served[queue] += jobs / self._weights.get(queue, 1)
-        last = max((number for number, queue in enumerate(self._asked) if queue in given), default=0)
-        for queue in self._asked[:last]:  # they ran empty, so they accumulate no credit for unused slots
-            self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
-        least = min(self._served.values())
-        self._served = {queue: served - least for queue, served in self._served.items()}

@@ -412,6 +412,7 @@ class Runners(ABC):
         self.catches_all = False  # a task of this code gets the jobs of unknown ones
         self.broken = False  # no job can be run any more
         self.limited = Limited()
+        self.exchange_seconds = 0.0  # how long an exchange that claims takes, by the latest ones
         self.group_prefetch: Mapping[str, int] = {}  # by queue, where it is above 1
         self.batches = BatchPlan()
         self.gathered = Gathered(signals.post)
@@ -441,6 +442,10 @@ class Runners(ABC):
     def lasts(self) -> float:
         """For how many seconds the runners have jobs to begin, by the latest run times."""
         return 0.0
+
+    def sending(self) -> bool:
+        """Whether every runner has yet to read jobs with large arguments."""
+        return False
 
     def chaining(self) -> tuple[int, float | None]:
         """How many chained jobs a claim may bring, and how long a job runs by the latest ones (None: not known)."""

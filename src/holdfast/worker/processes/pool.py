@@ -13,8 +13,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-import msgspec
-
 from ... import events, logs
 from ...clock import Clock
 from ...context import Ended, Gone, Outcome, Stop, Unknown, interrupted, options_for, settlement_of
@@ -27,6 +25,7 @@ from ..keeper.chains import prefetches
 from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals, limited_by
 from . import protocol
+from .claim_ahead import ahead_by_time
 from .exit_outcomes import outcomes_after_exit
 from .resource_limits import children_of
 from .runner_process import AHEAD_MAX, RunnerProcess, Stage
@@ -39,7 +38,6 @@ SUSPECT_PATIENCE_SECONDS = 2.0  # double the processes for suspect jobs each tim
 SUSPECT_DOUBLINGS_MAX = 2
 RETRY_DECISION_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if no runner has done so within this time
 SHOWN_AFTER_SECONDS = 2.0  # show a job in the worker status if it has not begun for this long
-AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
 AHEAD_PATIENCE_SECONDS = 0.25  # take back a job claimed ahead that has not begun within this time
 LOST_GROUP_SECONDS = 0.25  # delay of a group's jobs while a lost attempt of one of them has not stopped
 ESTIMATE_JOBS = 50  # the expected run time is a mean over about this many jobs
@@ -102,17 +100,22 @@ class Pool(Runners):
         return sum(runner.queued for runner in self.spawner.shared)
 
     def chaining(self) -> tuple[int, float | None]:
-        ready = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
-        return min((runner.chained_room for runner in ready), default=0), self._run_seconds
+        return min((runner.chained_room for runner in self._ready()), default=0), self._run_seconds
 
     def ahead(self, now: int) -> int:
-        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        runners = self._ready()
         shares = even_shares([runner.room for runner in runners], now)
         return sum(self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True))
 
     def lasts(self) -> float:
-        runners = [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
-        return (self._run_seconds or 0.0) * min((one.queued / one.slots for one in runners), default=0.0)
+        return (self._run_seconds or 0.0) * min((one.queued / one.slots for one in self._ready()), default=0.0)
+
+    def sending(self) -> bool:
+        ready = self._ready()
+        return bool(ready) and all(runner.sending for runner in ready)
+
+    def _ready(self) -> list[RunnerProcess]:
+        return [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
 
     def _room_ahead(self, runner: RunnerProcess, share: int) -> int:
         """How many jobs may be added to those that wait in a runner that gets `share` jobs to start at once: none if it
@@ -120,14 +123,11 @@ class Pool(Runners):
         return runner.room_ahead(self._ahead_max(runner)) if share == runner.room else 0
 
     def _ahead_max(self, runner: RunnerProcess) -> int:
-        """How many jobs may wait in a runner: as many as begin within AHEAD_SECONDS, by the latest run times."""
-        fixed, seconds = self.spawner.plan.prefetch, self._run_seconds
+        """How many jobs may wait in a runner, by the latest run times unless the number is fixed."""
+        fixed = self.spawner.plan.prefetch
         if fixed is not None:
             return min(fixed, AHEAD_MAX)
-        if seconds is None:
-            return 0
-        least = runner.slots if seconds <= AHEAD_SECONDS else 0
-        return min(AHEAD_MAX, max(least, int(runner.slots * AHEAD_SECONDS / max(seconds, 1e-6))))
+        return ahead_by_time(runner.slots, self._run_seconds, self.exchange_seconds)
 
     def give_back_queued(self) -> None:
         self.gathered.give_back()
@@ -156,11 +156,8 @@ class Pool(Runners):
 
     def _free_dedicated(self) -> int:
         """How many more jobs could start alone: idle processes plus those that may still be started."""
-        taken = sum(
-            bool(runner.jobs) or runner.stage > Stage.READY
-            for runner in self.spawner.runners.values()
-            if runner.dedicated
-        )
+        dedicated = [runner for runner in self.spawner.runners.values() if runner.dedicated]
+        taken = sum(bool(runner.jobs) or runner.stage > Stage.READY for runner in dedicated)
         return max(0, self.spawner.plan.isolated - taken - len(self._waiting))
 
     def start(self, leases: Sequence[Lease], now: int) -> None:
@@ -190,8 +187,7 @@ class Pool(Runners):
     def start_batch(self, leases: Sequence[Lease]) -> None:
         single = [lease for lease in leases if lease.id in self._lost]  # must not overlap: see `start`
         together = [lease for lease in leases if lease.id not in self._lost]
-        ready = [one for one in self.spawner.shared if one.stage is Stage.READY]
-        runner = max(ready, key=lambda one: (one.room, self._room_ahead(one, one.room)), default=None)
+        runner = max(self._ready(), key=lambda one: (one.room, self._room_ahead(one, one.room)), default=None)
         fits = 0
         if runner is not None and together and (runner.room or self._room_ahead(runner, 0)):
             fits = runner.give_batch(together)
@@ -243,7 +239,7 @@ class Pool(Runners):
     def deliver(self, seen: list[events.Event]) -> None:
         for runner in self.spawner.shared:
             if runner.stage is Stage.READY and not runner.blocked and runner.keeps_up():
-                runner.send(protocol.Emit([(event.name, msgspec.Raw(protocol.encode_part(event))) for event in seen]))
+                runner.send(protocol.Emit([(event.name, protocol.encode_part(event)) for event in seen]))
                 return
 
     def log_line(self, lease: Lease, line: str) -> None:

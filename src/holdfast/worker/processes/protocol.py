@@ -29,14 +29,18 @@ from ...options import OnTimeout
 from ...records import Lease, Release, SettlementWithJobs
 from ..keeper.declare import Declared
 
-VERSION = 7
+VERSION = 8
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
 FRAME_ITEMS_MAX = 10_000
+START_BYTES_TARGET = 1 << 19  # of arguments in one frame: so much is copied within the processor's cache
+READ_BYTES = 1 << 16  # of a reader's buffer, unless a frame is larger
+READ_BYTES_KEPT = 1 << 20  # a larger buffer is given up after its frame
 _MARK = 0x7466_6468  # magic number, "hdft" in memory: rejects data that is not a frame
 _HEAD = struct.Struct("<II")  # magic number, bytes that follow
 HEAD_BYTES = _HEAD.size
+_NO_HEAD = bytes(HEAD_BYTES)
 
 
 class Frame(Struct, frozen=True, array_like=True):
@@ -96,7 +100,7 @@ class Name(Frame, frozen=True, tag=6):
 class Emit(Frame, frozen=True, tag=7):
     """The keeper's events for the app's listeners, each as its name and msgpack."""
 
-    events: list[tuple[str, msgspec.Raw]]
+    events: list[tuple[str, bytes]]
 
 
 class ApplyRetryPolicy(Frame, frozen=True, tag=8):
@@ -208,17 +212,36 @@ _encoder = msgspec.msgpack.Encoder()
 encode_part = _encoder.encode
 
 
-def pack(frames: Iterable[Frame]) -> bytes:
+def pack(frames: Iterable[Frame]) -> bytearray:
     """Encode frames, one after the other."""
-    parts: list[bytes] = []
+    packed = bytearray()
     for frame in frames:
-        encoded = _encoder.encode(frame)
-        parts.append(_HEAD.pack(_MARK, len(encoded)))
-        parts.append(encoded)
-    return b"".join(parts)
+        append(packed, frame)
+    return packed
 
 
-def pack_outcomes(ended: Ended) -> bytes:
+def append(packed: bytearray, frame: Frame) -> None:
+    """Encode a frame behind others, without a copy of it in between."""
+    start = len(packed)
+    packed += _NO_HEAD
+    _encoder.encode_into(frame, packed, -1)
+    _HEAD.pack_into(packed, start, _MARK, len(packed) - start - HEAD_BYTES)
+
+
+def start_frames(flags: list[int], leases: Sequence[Lease]) -> Iterator[Start]:
+    """Split jobs with large arguments into several frames: a runner starts the first while it is sent the next. A chain
+    stays in one."""
+    first = size = 0
+    for number, lease in enumerate(leases):
+        own = len(lease.args)
+        if size and size + own > START_BYTES_TARGET and not lease.chained:
+            yield Start(flags[first:number], list(leases[first:number]))
+            first, size = number, 0
+        size += own
+    yield Start(flags[first:], list(leases[first:]))
+
+
+def pack_outcomes(ended: Ended) -> bytearray:
     """Encode outcomes: in one frame if it is small enough, otherwise in several."""
     packed = pack([ended])
     if len(packed) <= FRAME_BYTES_TARGET:
@@ -227,7 +250,7 @@ def pack_outcomes(ended: Ended) -> bytes:
     return pack([*frames, *(Ended([], [], [], [], 0.0, [one]) for one in ended.with_jobs)])
 
 
-def pack_reports(reports: Sequence[JobReport]) -> bytes:
+def pack_reports(reports: Sequence[JobReport]) -> bytearray:
     """Encode reports: in one frame if it is small enough, otherwise in several."""
     packed = pack([Reported(list(reports))])
     return packed if len(packed) <= FRAME_BYTES_TARGET else pack(report_frames(reports))
@@ -273,32 +296,33 @@ def report_frames(reports: Sequence[JobReport]) -> Iterator[Reported]:
 
 
 class Reader:
-    """Assembles frames from a byte stream."""
+    """Assembles frames from a byte stream, in a buffer that is used again: what is decoded must not refer to it."""
 
     def __init__(self, kind: object, most: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
         self.most = most  # maximum bytes of one frame
-        self._pieces: list[bytes] = []
-        self._have, self._need = 0, HEAD_BYTES
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._have, self._need = 0, HEAD_BYTES  # bytes in the buffer; bytes of the next frame or its header
 
     @property
     def missing(self) -> int:
         """How many bytes are missing from the next frame or its header."""
         return self._need - self._have
 
-    def feed(self, piece: bytes) -> list[object]:
-        """Return the frames completed by this piece. Raise ConfigurationError if the data is not a frame."""
-        self._have += len(piece)
-        self._pieces.append(piece)
+    def space(self) -> memoryview:
+        """Where the next bytes go. Of a large frame no more than the rest of it: nothing behind it must be moved."""
+        return self._buffer[self._have : self._need if self._need > READ_BYTES else len(self._buffer)]
+
+    def received(self, count: int) -> list[object]:
+        """Return the frames that so many more bytes complete. Raise ConfigurationError if the data is not a frame."""
+        self._have += count
         if self._have < self._need:
             return []
-        # Must stay immutable: decoded frames may refer to this buffer.
-        joined = piece if len(self._pieces) == 1 else b"".join(self._pieces)
-        view, start, have = memoryview(joined), 0, self._have
+        buffer, start, have = self._buffer, 0, self._have
         frames: list[object] = []
         self._need = HEAD_BYTES
         while have - start >= HEAD_BYTES:
-            mark, size = _HEAD.unpack_from(view, start)
+            mark, size = _HEAD.unpack_from(buffer, start)
             if mark != _MARK:
                 raise ConfigurationError("the data received does not begin with a frame header.")
             if size > self.most:
@@ -307,11 +331,19 @@ class Reader:
             if end > have:
                 self._need = end - start
                 break
-            frames.append(self._decode(view[start + HEAD_BYTES : end]))
+            frames.append(self._decode(buffer[start + HEAD_BYTES : end]))
             start = end
-        self._pieces = [joined[start:]] if start < have else []
-        self._have = have - start
+        self._move(start)
         return frames
+
+    def _move(self, start: int) -> None:
+        """Make room for the next frame: bytes from `start` on are part of it."""
+        rest, old = self._buffer[start : self._have], self._buffer
+        if self._need > len(old) or READ_BYTES_KEPT < len(old) > self._need:
+            self._buffer = memoryview(bytearray(max(READ_BYTES, self._need)))
+        if start or self._buffer is not old:
+            self._buffer[: len(rest)] = rest
+        self._have = len(rest)
 
     def _decode(self, view: memoryview) -> object:
         try:

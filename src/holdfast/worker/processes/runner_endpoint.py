@@ -72,7 +72,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
     return protocol.Hello(protocol.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
 
-class RunnerEndpoint(asyncio.Protocol):
+class RunnerEndpoint(asyncio.BufferedProtocol):
     """The runner's end of the socket."""
 
     def __init__(
@@ -139,8 +139,11 @@ class RunnerEndpoint(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for frame in self._reader.received(nbytes):
             self._frame_handlers[type(frame)](frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -238,7 +241,7 @@ class RunnerEndpoint(asyncio.Protocol):
             ]
             self._write(protocol.pack_reports(reports))
 
-    def _write(self, packed: bytes) -> None:
+    def _write(self, packed: bytearray) -> None:
         if self._transport is not None:
             self._transport.write(packed)
 

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+from collections import deque
 from collections.abc import Container, Sequence
 from enum import IntEnum
 from typing import Protocol, cast
@@ -31,7 +32,9 @@ AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
 BATCHED_MAX = 4000  # jobs that it may hold besides the first of each batch
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
-TELL_BYTES_MAX = 1 << 20  # maximum backlog of events for a runner that does not read
+TELL_FRAMES_MAX = 64  # a runner that has not read so many frames is sent no more events
+SENDING_FRAMES = 3  # a runner for which so many frames wait needs no more jobs yet
+WRITE_BYTES_TARGET = 1 << 16  # frames are written together up to this size
 
 
 class Stage(IntEnum):
@@ -64,7 +67,7 @@ class RunnerProcessOwner(Protocol):
     def on_closed(self, runner: RunnerProcess) -> None: ...
 
 
-class RunnerProcess(asyncio.Protocol):
+class RunnerProcess(asyncio.BufferedProtocol):
     """The keeper's handle of one runner process."""
 
     def __init__(self, owner: RunnerProcessOwner, tag: int, slots: int, *, dedicated: bool) -> None:
@@ -94,8 +97,9 @@ class RunnerProcess(asyncio.Protocol):
         self._pings = self._pongs = 0
         self._reader = protocol.from_runner()
         self._transport: asyncio.Transport | None = None
-        self._outbox: list[protocol.Frame] = []
+        self._outbox: deque[protocol.Frame] = deque()
         self._flushing = False
+        self._full = False  # the socket takes no more for now
         self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
@@ -167,7 +171,7 @@ class RunnerProcess(asyncio.Protocol):
 
     def room_ahead(self, most: int) -> int:
         """How many more jobs may wait there, once its slots are taken, if at most `most` may."""
-        if self.stage is not Stage.READY or self.blocked or self.dedicated:
+        if self.stage is not Stage.READY or self.blocked or self.dedicated or self.sending:
             return 0
         return max(0, min(most - self.queued, len(self._free_flags) - SPARE_FLAGS - self.room))
 
@@ -187,7 +191,8 @@ class RunnerProcess(asyncio.Protocol):
             flags.append(flag)
         if any(lease.chained for lease in leases):
             self.chains.add(leases)
-        self.send(protocol.Start(flags, list(leases)))
+        for frame in protocol.start_frames(flags, leases):
+            self.send(frame)
 
     def give_batch(self, leases: Sequence[Lease]) -> int:
         """Send jobs that start together; returns how many of them it could take."""
@@ -268,23 +273,43 @@ class RunnerProcess(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
 
+    @property
+    def sending(self) -> bool:
+        """Whether it will be busy for a while with what it has yet to read, which is large."""
+        return self._full and len(self._outbox) >= SENDING_FRAMES
+
     def keeps_up(self) -> bool:
         """Whether it reads what it is sent: events are not worth a growing backlog."""
-        return self._transport is not None and self._transport.get_write_buffer_size() < TELL_BYTES_MAX
+        return self._transport is not None and len(self._outbox) < TELL_FRAMES_MAX
 
     def _flush(self) -> None:
+        """Write what the socket takes. The rest is encoded later: large arguments are copied while they are in the
+        processor's cache, and once less."""
         self._flushing = False
-        if self._transport is not None and self._outbox:
-            frames, self._outbox = self._outbox, []
-            self._transport.write(protocol.pack(frames))
+        while self._transport is not None and self._outbox and not self._full:
+            packed = bytearray()
+            while self._outbox and len(packed) < WRITE_BYTES_TARGET:
+                protocol.append(packed, self._outbox.popleft())
+            self._transport.write(packed)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)
         self._flush()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._reader.feed(data):
+            for frame in self._reader.received(nbytes):
                 if isinstance(frame, protocol.Hello):
                     self._reader.most = protocol.RUNNER_FRAME_BYTES_MAX + frame.result_bytes_max
                 self._owner.on_frame(self, frame)

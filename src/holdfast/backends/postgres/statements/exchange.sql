@@ -4,11 +4,17 @@
 -- Locks the worker's `calls` row first, so a repeat waits for the first call to end; then the queues and tasks that
 -- have a limit or a rate (rates.sql). All groups any part may touch are collected and locked once, in order (or in
 -- shared mode, see groups.sql); work found later in a group that is not locked is left to the next call.
--- Returns the result as JSON, and the arguments of all leases as bytes, concatenated in the order of the leases.
+-- Returns the result as JSON, and the arguments of all leases as bytes, concatenated in the order of the leases: NULL if
+-- they are many bytes. The caller then reads them as rows: each variable and result of a function copies what it holds,
+-- and one value of megabytes costs seven times as much as the same bytes in rows.
 
 -- :: call
 SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb,
                                                    %(request)s::jsonb, %(nonce)s, %(careful)s, %(now)s)
+
+-- :: bodies
+-- Arguments of leases that came without them. The claim is committed; a job's arguments do not change while it runs.
+SELECT seq, args FROM holdfast.jobs WHERE seq = ANY (%(seqs)s)
 
 -- :: fragment lock_caller
 -- Locks the worker and its last call until commit: nobody can remove the worker while it receives leases. A repeated
@@ -119,17 +125,6 @@ IF claims AND seal IS NULL THEN
     END IF;
 END IF;
 
--- :: fragment bodies_of(taken)
--- The arguments of all leases; those of large jobs were not carried along with them.
-bodies := @taken.bodies;
-IF bodies IS NULL AND @taken.leases IS NOT NULL THEN
-    SELECT string_agg(l.args, '') INTO bodies FROM (
-        SELECT j.args FROM unnest(@taken.leases[:][2:2]) WITH ORDINALITY t(token, n) CROSS JOIN LATERAL (
-            SELECT s.args FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each
-            WHERE s.seq = split_part(t.token, '.', 1)::bigint OFFSET 0) j
-        ORDER BY t.n) l;
-END IF
-
 -- :: fragment stirs
 -- The queues in which others may find work because of this call.
 CASE WHEN bounded OR linked THEN CASE WHEN bounded THEN holdfast.stirred(ending, at) ELSE '{}' END
@@ -204,7 +199,7 @@ BEGIN
     ELSE
         floors := floors || holdfast.note_call(claimer, number, answers, (floors ->> 'call')::tid);
     END IF;
-    @bodies_of(taken);
+    bodies := taken.bodies;
     answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
                                 'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
                                 'opens_in', opens_in, 'floors', floors, 'chained', coalesce(chained, 0),
