@@ -144,6 +144,27 @@ def test_outcomes_are_settled_together_or_refused_together(mail: Holdfast) -> No
     asyncio.run(walk())
 
 
+def test_a_control_character_is_refused_on_every_store(mail: Holdfast) -> None:
+    """PostgreSQL cannot store U+0000; that is the client's mistake, not the server's."""
+
+    async def walk() -> None:
+        visitor, odd = Browser(dashboard(mail)), "api-\0"
+        lease = {"id": odd, "token": "t"}
+        bodies: list[tuple[str, dict[str, Any]]] = [
+            ("lease", {"queues": [odd]}),
+            ("lease", {"queues": ["mail"], "name": odd}),
+            ("renew", {"worker": odd, "leases": []}),
+            ("renew", {"worker": "api-1", "leases": [lease]}),
+            ("settle", {"worker": "api-1", "outcomes": [{**lease, "outcome": "release"}]}),
+            ("leave", {"worker": odd}),
+        ]
+        for path, body in bodies:
+            answer = await visitor.http.post(f"/api/{path}", json=body)
+            assert answer.status_code == 400, (path, body)
+
+    asyncio.run(walk())
+
+
 def test_a_client_speaks_for_no_other_worker(mail: Holdfast) -> None:
     """Else it could give back what runs elsewhere, and it would run twice at once."""
     send = mail.tasks["mail.send"]

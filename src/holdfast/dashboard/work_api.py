@@ -31,7 +31,8 @@ WAIT_SECONDS_MAX = 20.0  # less than what proxies usually allow
 POLL_SECONDS = 1.0
 HELD_MAX = 500
 WORKER_PREFIX = "api-"  # of the ids of workers that lease here: their clients speak for no other
-Id = Annotated[str, Meta(min_length=1, max_length=200)]
+Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+Name = Annotated[str, Meta(max_length=2000, pattern=r"^[^\x00-\x1f]*$")]
 
 
 class LeaseBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +42,7 @@ class LeaseBody(Struct, frozen=True, forbid_unknown_fields=True):
     most: Annotated[int, Meta(ge=1, le=HELD_MAX)] = 1
     lease: Annotated[float, Meta(ge=2, le=3600)] = 30.0
     wait: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX)] = 0.0  # for a first job, in seconds
-    name: Text = ""  # shown among the workers
+    name: Name = ""  # shown among the workers
 
 
 class HeldLease(Struct, frozen=True, forbid_unknown_fields=True):
