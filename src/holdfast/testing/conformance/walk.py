@@ -451,7 +451,8 @@ class DependencyWalk(Walk):
         super().__init__(world, seed)
         self.steps += [(12, self.enqueue_after), (6, self.exchange), (6, self.settle), (3, self.wait)]
         self.steps += [(4, self.settle_with), (4, self.enqueue_before), (4, self.rejoin)]
-        self.steps += [(6, self.checkpoint), (4, self.signal)]
+        self.steps += [(4, self.checkpoint), (8, self.signal), (8, self.wait_for_signal)]
+        self.awaited: list[tuple[str, str]] = []  # jobs that waited for a signal, and its name
 
     async def step(self) -> tuple[str, object]:
         """What became due is promoted at once: how many due jobs of a group a refill takes along is left open."""
@@ -520,8 +521,24 @@ class DependencyWalk(Walk):
         lease = self._lease()
         return await self.world.backend.checkpoint(Held(lease.id, lease.token), [new], now=self.world.now)
 
+    async def wait_for_signal(self) -> object:
+        """As a handler does: the wait is remembered, and the job sleeps. Its signal may be there already."""
+        lease, name = self._lease(), self._one(*SIGNALS)
+        held, wait = Held(lease.id, lease.token), NewStep(kind="wait", name=name, number=self._one(1, 2), delay=50.0)
+        self.awaited.append((lease.id, name))
+        kept = await self.world.backend.checkpoint(held, [wait], now=self.world.now)
+        snooze = self.world.settlement(held, Ending.SNOOZED, reason=name, delay=50.0)
+        return kept, await self.world.backend.settle([snooze], now=self.world.now)
+
     async def signal(self) -> object:
-        answer = await self.world.backend.signal(self._job(), self._one(*SIGNALS), b"2", now=self.world.now)
+        """A job that waits, more often than not; or one that runs, and may wait later."""
+        way = self.dice.random()
+        job_id, name = self._job(), self._one(*SIGNALS)
+        if way < 0.6 and self.awaited:
+            job_id, name = self.dice.choice(self.awaited[-4:])
+        elif way < 0.8:
+            job_id = self._lease().id
+        answer = await self.world.backend.signal(job_id, name, self._one(b"2", b"3"), now=self.world.now)
         return answer.id, answer.state
 
     def _parent(self, queue: str) -> str | None:
