@@ -23,7 +23,7 @@ def measured(setting: Setting, shape: str, jobs: int) -> dict[str, float]:
 @contextlib.contextmanager
 def cases(setting: Setting) -> Iterator[list[Case]]:
     jobs = JOBS_QUICK if setting.quick else JOBS
-    chained = max(100, int(setting.jobs * HOT_SHARE))
+    chained = max(100, int(setting.jobs * HOT_SHARE / 2))
     yield [
         Case("plain jobs", "ours", partial(measured, setting, "none", jobs), baseline=True),
         Case("fan-in", "ours", partial(measured, setting, "fan-in", jobs)),

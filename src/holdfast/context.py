@@ -253,7 +253,7 @@ class Context(Durable, Attempt):
     def parents(self) -> Mapping[str, Any]:
         """The results of the jobs that this one waited for (`after=`), by id; only of those that succeeded.
 
-        A sync handler reads them here, when it first asks; for an async one they were read before it began.
+        They are read here, at the first look; for an async handler that takes a Context, before it began.
         """
         if self._parents is None:
             asks = self._asks_parents()

@@ -27,6 +27,7 @@ from holdfast import (
     result_of,
     testing,
 )
+from holdfast.backends.sqlite.memory import MemoryBackend
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 
@@ -273,3 +274,35 @@ def test_at_once(shop: Shop) -> None:
     with shop.app.eager():
         job = shop.count.enqueue(1)
         assert shop.add.enqueue(result_of(job), 2).result() == 3
+
+
+def test_the_results_of_parents_are_read_for_async_handlers_that_take_a_context(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    inner = MemoryBackend.relatives
+
+    async def noted(self: MemoryBackend, job_id: str, **how: Any) -> Any:
+        reads.append(job_id)
+        return await inner(self, job_id, **how)
+
+    monkeypatch.setattr(MemoryBackend, "relatives", noted)
+
+    @shop.app.task(name="without")
+    async def without() -> int:
+        return 1
+
+    @shop.app.task(name="helped")
+    async def helped() -> int:
+        return int(sum(Context.current().parents.values()))
+
+    @shop.app.task(name="with_context")
+    async def with_context(ctx: Context) -> int:
+        return int(sum(ctx.parents.values()))
+
+    one = shop.count.bind(3)
+    calls = [task.options(after=[one]).bind() for task in (without, helped, with_context)]
+    shop.app.enqueue_many([one, *calls])
+    shop.app.work(drain=True)
+    assert [shop.app.job(call.id).value for call in calls] == [1, 3, 3]
+    assert sorted(reads) == sorted(call.id for call in calls[1:])

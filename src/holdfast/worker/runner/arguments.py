@@ -23,8 +23,14 @@ def decoded(task: Task[..., Any], context: Context) -> dict[str, Any] | None:
     return None if takes_results(lease.options) else task._decode(lease.args)
 
 
-async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]:
-    """The arguments of a call that takes results of other jobs, for an async handler."""
+async def prepared(task: Task[..., Any], context: Context, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    """The arguments of an async handler. The results of its parents are read for it, too, if it takes a Context."""
+    if task._wants_context and context._asks_parents() is not None:
+        await context._load_parents()
+    return await _with_results(task, context) if arguments is None else arguments
+
+
+async def _with_results(task: Task[..., Any], context: Context) -> dict[str, Any]:
     try:
         found = await task.app._store.acall(partial(results_for, context.id, context._lease.args))
     except ResultUnusable as error:
@@ -33,7 +39,7 @@ async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]
 
 
 def with_results_here(task: Task[..., Any], context: Context) -> dict[str, Any]:
-    """The same, in the thread of a sync handler."""
+    """The arguments of a call that takes results of other jobs, in the thread of a sync handler."""
     try:
         found = task.app._store.call(partial(results_for, context.id, context._lease.args))
     except ResultUnusable as error:

@@ -49,7 +49,7 @@ from ...context import (
 )
 from ...lifecycle import REMOVED, Ending, Settlement
 from ...records import Lease, Release
-from .arguments import decoded, with_results, with_results_here
+from .arguments import decoded, prepared, with_results_here
 from .chains import RunnerChains
 from .outcomes import conclude
 
@@ -384,8 +384,7 @@ class Runner:
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
-            await context._load_parents()
-            arguments = await with_results(task, context) if arguments is None else arguments
+            arguments = await prepared(task, context, arguments)
             if self._around is None:
                 value = await (task.fn(context, **arguments) if task._wants_context else task.fn(**arguments))
             else:

@@ -209,9 +209,9 @@ $$
 -- :: function_released_by
 -- The queues of jobs that waited for these.
 CREATE OR REPLACE FUNCTION holdfast.released_by(ended bigint[]) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY(SELECT DISTINCT r.queue FROM (
-        SELECT c.queue FROM unnest(ended) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
-        JOIN holdfast.edges e ON e.parent = p.id AND e.status = 2
-        JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq
-        WHERE c.state IN ('scheduled', 'waiting', 'ready') AND c.due_at < @DUE_AFTER_PARENTS LIMIT 1000) r)
+    SELECT ARRAY(SELECT DISTINCT c.queue FROM (
+        SELECT DISTINCT e.child FROM unnest(ended) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
+        JOIN holdfast.edges e ON e.parent = p.id AND e.status = 2 LIMIT 1000) r
+        JOIN holdfast.ids i ON i.id = r.child JOIN holdfast.jobs c ON c.seq = i.seq
+        WHERE c.state IN ('scheduled', 'waiting', 'ready') AND c.due_at < @DUE_AFTER_PARENTS)
 $$
