@@ -278,9 +278,9 @@ class ReferenceBackend(Shard):
         with self._step(now):
             return elsewhere.let_go(self._store, parent, unless)
 
-    async def outbox(self, limit: int) -> list[Post]:
+    async def outbox(self, limit: int, after: int = 0) -> list[Post]:
         with self._lock:
-            return elsewhere.outbox(self._store, limit)
+            return elsewhere.outbox(self._store, limit, after)
 
     async def delivered(self, posts: Sequence[Post]) -> None:
         with self._lock:

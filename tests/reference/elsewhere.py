@@ -116,9 +116,10 @@ def let_go(store: Store, parent: str, unless: Unless) -> str | None:
     return None
 
 
-def outbox(store: Store, limit: int) -> list[Post]:
+def outbox(store: Store, limit: int, after: int) -> list[Post]:
     posts = []
-    for (kind, name), tick in list(store.outbox.items())[:limit]:
+    later = [(note, tick) for note, tick in store.outbox.items() if tick > after]
+    for (kind, name), tick in later[:limit]:
         row = store.jobs.get(name)
         posts.append(
             Post(

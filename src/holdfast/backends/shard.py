@@ -109,8 +109,8 @@ class Shard(Backend):
         """
 
     @abstractmethod
-    async def outbox(self, limit: int) -> list[Post]:
-        """The oldest notes, in their order."""
+    async def outbox(self, limit: int, after: int = 0) -> list[Post]:
+        """The oldest notes with a higher tick, in their order. One that cannot be read has no job."""
 
     @abstractmethod
     async def delivered(self, posts: Sequence[Post]) -> None:

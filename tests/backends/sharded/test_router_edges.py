@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.backends.sharded import edges
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.errors import BackendUnavailable, JobNotFound, OutcomeUnknown, ParentNotFound, StateConflict
@@ -152,9 +153,14 @@ async def tried(call: Awaitable[Any]) -> bool:
     return True
 
 
+@pytest.mark.parametrize("page", [1, edges.PAGE], ids=["small pages", "one page"])
 @pytest.mark.parametrize("repeats", [False, True], ids=["once", "repeated"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_flow_is_stored_whole_or_not_at_all(fault: str, repeats: bool) -> None:
+def test_a_flow_is_stored_whole_or_not_at_all(
+    fault: str, repeats: bool, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "PAGE", page)
+
     async def scene(fault: str, at: int) -> int:
         shelf, _ = await begun()
         dying, fuse = await opened(shelf, fault, at)
@@ -178,6 +184,25 @@ def test_the_flow_of_these_tests_spans_shards() -> None:
         assert len({id(shelf.holder(job.id)) for job in FLOW}) >= 3
         answers = await router.enqueue(FLOW, now=NOW)
         assert [answer.created for answer in answers] == [False] * len(FLOW)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("page", [1, edges.PAGE], ids=["small pages", "one page"])
+def test_a_child_elsewhere_of_a_call_that_was_kept_waits_for_the_job_that_holds_its_key(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "PAGE", page)
+
+    async def whole() -> None:
+        _, router = await begun()
+        await router.enqueue([NewJob(id="holder", task="work", queue="bulk", key="k")], now=NOW)
+        answers = await router.enqueue(FLOW, now=NOW)
+        assert [answer.id for answer in answers] == ["a", "b", "holder", "d", "e"]
+        assert [one.id for one in (await router.relatives("e")).parents] == ["d", "holder"]
+        ran = await worked_off(router)
+        assert sorted(ran) == ["a", "b", "d", "e", "holder"] and ran.index("d") > ran.index("holder")
+        await checked(router, "a call was kept")
 
     asyncio.run(whole())
 

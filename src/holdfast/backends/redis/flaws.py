@@ -15,6 +15,7 @@ from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
+from .shard import note
 
 PAGE = 250
 # Keys without a page of their own: a hint, known to the router alone, or fully checked by decoding (_HASHES); and the
@@ -38,6 +39,7 @@ _HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
     "pauses": limits.pause_of,
     "entries": limits.entry_of,
     "letters": _letter,
+    "notes": note,
 }
 
 

@@ -75,8 +75,8 @@ class ShardVerbs(Shard):
         [child] = await self._run("let_go", now, parent, unless)
         return child.decode() or None
 
-    async def outbox(self, limit: int) -> list[Post]:
-        return [_post(*one) for one in await self._run("outbox", None, limit)]
+    async def outbox(self, limit: int, after: int = 0) -> list[Post]:
+        return [_post(*one) for one in await self._run("outbox", None, limit, after)]
 
     async def delivered(self, posts: Sequence[Post]) -> None:
         await self._run("delivered", None, [(_LETTERS[one.kind] + one.name, one.tick) for one in posts])
@@ -99,13 +99,25 @@ def _news(parent: bytes, state: bytes, task: bytes, tick: bytes) -> News:
     return News(parent.decode(), codec.STATES[state.decode()], task.decode(), int(tick))
 
 
+def note(_: bytes, text: bytes) -> NewJob:
+    """Decode a noted job; raises what codec.UNREADABLE lists."""
+    return msgspec.json.decode(text, type=NewJob)
+
+
+def _job(text: bytes) -> NewJob | None:
+    try:
+        return note(b"", text)
+    except codec.UNREADABLE:
+        return None
+
+
 def _post(member: bytes, score: bytes, text: bytes, shards: Sequence[bytes], *facts: bytes) -> Post:
     kind, name = _KINDS[member[:1].decode()], member[1:]
     return Post(
         kind=kind,
         name=name.decode(),
         tick=int(float(score)),
-        job=msgspec.json.decode(text, type=NewJob) if kind == "job" else None,
+        job=_job(text) if kind == "job" else None,
         shard=text.decode() if kind == "watch" else "",
         shards=tuple(sorted(shard.decode() for shard in shards)),
         news=_news(name, *facts) if facts else None,

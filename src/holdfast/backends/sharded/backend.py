@@ -36,7 +36,7 @@ from typing import ClassVar, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...errors import JobNotFound, StoreSealed
+from ...errors import HoldfastError, JobNotFound, StoreSealed
 from ...lifecycle import Settlement
 from ...records import (
     Answer,
@@ -199,7 +199,7 @@ class ShardedBackend(ShardedReader, Backend):
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         answers = await self._leasing.by_token(settlements, lambda store, part: store.settle(part, now))
-        await self._deliver(now, {parted(one.token)[0] for one in settlements})
+        await self._deliver_ends(settlements, now)
         return answers
 
     async def exchange(
@@ -212,8 +212,10 @@ class ShardedBackend(ShardedReader, Backend):
         if request is not None:
             await self._ruling.known(set(request.queues), now)
         answer = await self._leasing.exchange(settlements, releases, request, now)
-        if settlements or answer.recovered:
-            await self._deliver(now, {parted(one.token)[0] for one in settlements} if not answer.recovered else None)
+        if answer.recovered:
+            await self._deliver(now)
+        elif settlements:
+            await self._deliver_ends(settlements, now)
         if request is None or not answer.known or answer.leases:
             return answer
         registry = self._shards.registry  # a queue without a shard is claimed nowhere
@@ -256,7 +258,13 @@ class ShardedBackend(ShardedReader, Backend):
         if not self._edges.crossing:
             return False
         known = self._shards.all() if names is None else [one for one in names if self._shards.queue_of(one)]
-        return await self._edges.deliver(now, known)
+        with suppress(HoldfastError):  # what was done is done; the next sweep tries again
+            return await self._edges.deliver(now, known)
+        return False
+
+    async def _deliver_ends(self, settlements: Sequence[Settlement], now: float | None) -> None:
+        if self._edges.crossing:
+            await self._deliver(now, {parted(one.token)[0] for one in settlements})
 
     async def _swept(
         self,

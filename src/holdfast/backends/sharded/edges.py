@@ -29,7 +29,7 @@ from .lease import LeaseVerbs, Stores
 from .places import parted, place_of_job, shard_name
 from .registry import FRESH_SECONDS, Registry, Shards
 
-PAGE = 500  # notes of one shard that are delivered at once
+PAGE, PAGES_MAX = 500, 20  # notes of one shard that are delivered at once, and in one pass
 ROUNDS_MAX = 20  # what is delivered makes further news: a pass follows them so far
 IDS_MAX = 1000  # that a shard is asked for in one call
 LOOKS_MAX = 100  # live parents elsewhere whose state is looked up for a list of relatives
@@ -220,35 +220,49 @@ class Delivery:
     def __init__(self, shards: Shards, stores: Stores, name: str, now: float | None) -> None:
         self._shards, self._stores, self._name, self._now = shards, stores, name, now
         self._done: list[Post] = []
+        self._stored: dict[str, Enqueued] = {}  # noted jobs
+        self._left: set[str] = set()  # noted jobs that could not be stored now: what waits for them is not, either
+        self._where: dict[str, str] = {}  # the shards of jobs that they name
+        # calls for which another job was kept: they stay until no note is left that may name them
+        self._kept: list[Post] = []
         self._touched: set[str] = set()  # shards that may have notes now
 
     async def run(self, answers: dict[str, Enqueued] | None = None) -> set[str]:
-        """Deliver a page. Returns the shards to look at next, this one if there is more."""
-        store = await self._stores(self._name)
-        posts = await store.outbox(PAGE)
-        if not posts:
-            return set()
-        full = len(posts) >= PAGE
-        held = await self._jobs([post for post in posts if post.kind == "job"], full, answers)
-        if not held:
-            await self._watches([post for post in posts if post.kind == "watch"])
-            await self._news([post for post in posts if post.kind == "news"])
-        await self._asks([post for post in posts if post.kind == "ask"])
-        if self._done:
-            await store.delivered(self._done)
-            if full:
-                self._touched.add(self._name)
+        """Deliver some pages. Returns the shards to look at next, this one if there is more."""
+        store, after, held = await self._stores(self._name), 0, False
+        for _ in range(PAGES_MAX):  # notes for a silent shard stay, and those behind them go on
+            posts = await store.outbox(PAGE, after)
+            full, after = len(posts) >= PAGE, posts[-1].tick if posts else after
+            held = await self._jobs([post for post in posts if post.kind == "job"]) or held
+            if not held:
+                await self._watches([post for post in posts if post.kind == "watch"])
+                await self._news([post for post in posts if post.kind == "news"])
+            await self._asks([post for post in posts if post.kind == "ask"])
+            done, self._done = self._done, []
+            if not full:
+                done += self._kept
+            if done:
+                await store.delivered(done)
+            if answers is not None:
+                answers.update(self._stored)
+            if not full:
+                return self._touched
+        if done:
+            self._touched.add(self._name)
         return self._touched
 
     # ------------------------------------------------------------------ jobs
 
-    async def _jobs(self, posts: Sequence[Post], full: bool, answers: dict[str, Enqueued] | None) -> bool:
+    async def _jobs(self, posts: Sequence[Post]) -> bool:
         """Store noted jobs where they belong, parents first; True if some stay because a shard is silent."""
         left = {post.name: post.job for post in posts if post.job is not None}
-        stored: dict[str, Enqueued] = {}
+        for name, job in list(left.items()):
+            if not self._left.isdisjoint(job.after):
+                _without(left, name)
         named = {name for job in left.values() for name in (*job.after, job.before) if name is not None}
-        where = await places_of(self._shards, self._stores, named - set(left))
-        held, kept = False, set[str]()
+        unknown = named - set(left) - set(self._where)
+        where, stored, held = self._where, self._stored, False
+        where.update(await places_of(self._shards, self._stores, unknown))
         while wave := _wave(left, self._shards.registry):
             found = await at_once({shard: self._store(shard, part, where, stored) for shard, part in wave.items()})
             held = held or bool(found.silent)
@@ -261,12 +275,11 @@ class Delivery:
                     self._touched.add(shard)
                     left.pop(job.id, None)
                     stored[job.id], where[job.id] = answer, shard
-                    if answer.id != job.id:
-                        kept.add(job.id)
-        if answers is not None:
-            answers.update(stored)
-        # whoever still names a call for which another job was kept must learn that one's id
-        self._done += [post for post in posts if post.name in stored and not (full and post.name in kept)]
+        for post in posts:
+            if post.name not in stored:
+                self._left.add(post.name)
+            else:
+                (self._done if stored[post.name].id == post.name else self._kept).append(post)
         return held
 
     async def _store(
@@ -294,7 +307,7 @@ class Delivery:
                 join = Join(job.before or "", job.id, shard)
                 await (await self._stores(place)).enqueue_tied((), Ties(joins=(join,), noted=True), self._now)
             watchers = tuple((job.id, place) for job, place in joins)
-            answers = await self._stored(shard, given, Ties(parents=parents, watchers=watchers, noted=True))
+            answers = await self._accepted(shard, given, Ties(parents=parents, watchers=watchers, noted=True))
             for job, place in joins:
                 if answers[job.id].id != job.id:  # another job was kept, which is no member
                     await (await self._stores(place)).let_go(job.id, "never", self._now)
@@ -305,7 +318,7 @@ class Delivery:
             return {}
         return answers
 
-    async def _stored(self, shard: str, jobs: list[NewJob], ties: Ties) -> dict[str, Enqueued]:
+    async def _accepted(self, shard: str, jobs: list[NewJob], ties: Ties) -> dict[str, Enqueued]:
         store = await self._stores(shard)
         try:
             found = await store.enqueue_tied(jobs, ties, self._now)

@@ -69,11 +69,12 @@ hf.close()
 return { '' }
 
 -- == script outbox: the oldest notes.
--- args: now, limit
--- Returns of each its member and tick; the noted job, or the shard to watch in, or ''; the shards that watch the job;
+-- args: now, limit, after
+-- `after`: the tick to continue after. Returns of each its member and tick; the noted job, or the shard to watch in, or ''; the shards that watch the job;
 -- and its state, task and a new tick, if that is news. Concurrency: a script runs alone.
 
-local members, posts = call('ZRANGE', OUTBOX, 0, args.limit - 1, 'WITHSCORES'), {}
+local low, posts = format('(%.0f', args.after), {}
+local members = call('ZRANGEBYSCORE', OUTBOX, low, '+inf', 'WITHSCORES', 'LIMIT', 0, args.limit)
 for i = 1, #members, 2 do
     local kind, id = sub(members[i], 1, 1), sub(members[i], 2)
     local row, text, shards = kind == 'n' and hf.row_of(id), '', {}
