@@ -122,16 +122,7 @@ BEGIN
         CONTINUE WHEN named = ANY (paused);
         room := least(most - coalesce(array_length(taken.leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
-        got := NULL;
-        IF cardinality(freed) = 1 AND NOT apart AND floors IS NULL THEN
-            got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, free, at, given);
-        END IF;
-        IF got.leases IS NOT NULL THEN
-            freed := NULL;
-        ELSIF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors, at) THEN
-            PERFORM holdfast.refill_groups(freed, at);
-            freed := NULL;
-        END IF;
+        @follow_if_alone;
         IF bounded OR flowing OR apart AND holdfast.has_lanes(named) THEN
             room := least(room, holdfast.queue_room(named, at));
             CONTINUE WHEN room <= 0;

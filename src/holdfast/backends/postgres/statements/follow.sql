@@ -7,6 +7,20 @@
 -- Concurrency: the caller holds the groups' locks and reads in later statements (groups.sql). If another session has
 -- locked a row, it is skipped, its successor is not taken instead, and the next sweep refills the group.
 
+-- :: fragment follow_if_alone
+-- Part of function claim: leases the next job of a single freed group, or refills the freed groups if nothing may
+-- follow in them. Groups that are still in `freed` then are left to claim_followers.
+got := NULL;
+IF cardinality(freed) = 1 AND NOT apart AND floors IS NULL THEN
+    got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, free, at, given);
+END IF;
+IF got.leases IS NOT NULL THEN
+    freed := NULL;
+ELSIF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors, at) THEN
+    PERFORM holdfast.refill_groups(freed, at);
+    freed := NULL;
+END IF
+
 -- :: function_may_follow
 CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
                                                at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
