@@ -94,6 +94,7 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
     ),
     LANES: (
         "a_claim_does_not_look_past_more_than_a_bounded_number",
+        "where_jobs_age_it_looks_past_a_bounded_number",
         "each_lane_gets_its_share",
         "a_lane_apart_is_ordered_by_priority_and_turn_whatever_the_groups",
         "single_slot_claims_serve_all_lanes_in_turn",
@@ -148,6 +149,7 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
         "a_changed_rule_moves_a_big_backlog_to_its_lane_piecewise[an operator's limit]",
         "a_further_change_takes_over_what_is_left",
         "a_limit_of_a_task_holds_at_once_however_big_the_backlog",
+        "tasks_with_a_lane_of_their_own_obey_it",
         "a_cancelled_job_keeps_its_place_until_it_ends",
         "a_capped_head_keeps_its_strict_groups_place",
         "a_claim_that_nothing_holds_back_says_nothing",
