@@ -34,6 +34,7 @@ AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
 TELL_FRAMES_MAX = 64  # a runner that has not read so many frames is sent no more events
 SENDING_FRAMES = 3  # a runner for which so many frames wait needs no more jobs yet
+SOCKET_BYTES = 1 << 20  # asked for; the system may allow less
 WRITE_BYTES_TARGET = 1 << 16  # frames are written together up to this size
 
 
@@ -102,6 +103,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
         self._full = False  # the socket takes no more for now
         self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
         chained = 0 if dedicated else CHAINED_MAX
         batched = 0 if dedicated else BATCHED_MAX
@@ -290,7 +292,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
             packed = bytearray()
             while self._outbox and len(packed) < WRITE_BYTES_TARGET:
                 protocol.append(packed, self._outbox.popleft())
-            self._transport.write(packed)
+            self._transport.write(memoryview(packed))  # of which asyncio keeps the rest without a copy in between
 
     def pause_writing(self) -> None:
         self._full = True
