@@ -21,9 +21,8 @@ from holdfast.worker.keeper.declare import Declared
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
 from holdfast.worker.processes import protocol, spawner
-from holdfast.worker.processes.claim_ahead import ahead_by_time
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
-from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage
+from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
 from holdfast.worker.runner import chains
 from holdfast.worker.runner.attempt import Runner
 

@@ -8,8 +8,15 @@ from typing import cast
 
 import pytest
 
-from holdfast.backends.redis.connection import Connections, converse, let_go, packed_command
-from holdfast.backends.redis.replies import READ_BYTES_MAX, Replies, replies_to
+from holdfast.backends.redis.connection import (
+    READ_BYTES_MAX,
+    Connections,
+    Replies,
+    converse,
+    let_go,
+    packed_command,
+    replies_to,
+)
 from holdfast.errors import BackendUnavailable
 
 from ...servers.valkey import Server

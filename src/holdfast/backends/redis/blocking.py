@@ -23,6 +23,7 @@ from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from ..connects import Pace
 from .connection import (
     KEEPALIVE,
+    READ_BYTES_MAX,
     Call,
     Confirmation,
     Unconfirmed,
@@ -35,7 +36,6 @@ from .connection import (
     may_not_be_named,
     words_of,
 )
-from .replies import READ_BYTES_MAX
 
 
 class BlockingCalls:

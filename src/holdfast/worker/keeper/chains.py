@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...records import Lease, QueueRule
+from msgspec.structs import replace
+
+from ...records import ClaimRequest, Lease, QueueRule
 
 CHAIN_SECONDS = 0.5  # a chain is no longer than jobs run within this time, by the latest run times
 CHAINED_MAX = 1000  # chained jobs that one runner may hold
+CHAINED_PER_JOB_MAX = 16  # chained leases that a claim may bring for each job it may bring
 
 
 def prefetches(rules: Iterable[QueueRule]) -> dict[str, int]:
@@ -28,6 +31,15 @@ def lengths(
     most = most if share is None else min(most, share)
     found = {queue: min(number, most) for queue, number in prefetch.items() if queue not in capped}
     return {queue: number for queue, number in found.items() if number > 1}
+
+
+def asked_for(
+    request: ClaimRequest, prefetch: Mapping[str, int], room: int, seconds: float | None, jobs: int, share: int | None
+) -> ClaimRequest:
+    """A claim of at most `jobs` jobs that asks for consecutive jobs of strict groups, where their queue allows it."""
+    longest = lengths(prefetch, seconds, request.most_by_queue, share)
+    room = min(room, CHAINED_PER_JOB_MAX * jobs)
+    return replace(request, chain_by_queue=longest, chained_max=room) if longest else request
 
 
 def in_order(leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:

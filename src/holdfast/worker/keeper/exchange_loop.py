@@ -9,6 +9,7 @@ and takes more time once it cannot request less; later calls grow again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,6 @@ from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
-from .queue_rotation import QueueRotation
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, succeeded_under
@@ -56,7 +56,6 @@ AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate
 AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
 EXCHANGES_AVERAGED = 16  # how long an exchange takes is a mean over about this many
 EXCHANGE_SECONDS_MAX = 0.05  # … in which none counts for more than this: it was repeated, or the store was away
-CHAINED_PER_SLOT_MAX = 16  # chained leases that a claim may bring for each job it may bring
 UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
 
@@ -274,7 +273,8 @@ class ExchangeLoop:
             sweep_max=self._sweep_limit.value,
         )
         if most and self._runners.group_prefetch:
-            request = self._with_chains(request)
+            jobs, share = self._jobs_limit.value, self._options.group_slots
+            request = chains.asked_for(request, self._runners.group_prefetch, *self._runners.chaining(), jobs, share)
         self.left_some = False
         try:
             answer, request = await self._until_answered(settlements, releases, request)
@@ -314,14 +314,6 @@ class ExchangeLoop:
         caps = self._ledger.free_by_queue(), self._ledger.free_by_task()
         return self._batches.widened(*caps) if self._runners.batches.by_task else caps
 
-    def _with_chains(self, request: ClaimRequest) -> ClaimRequest:
-        """Ask for consecutive jobs of strict groups, where their queue allows it."""
-        room, seconds = self._runners.chaining()
-        prefetch, share = self._runners.group_prefetch, self._options.group_slots
-        longest = chains.lengths(prefetch, seconds, request.most_by_queue, share)
-        room = min(room, CHAINED_PER_SLOT_MAX * self._jobs_limit.value)
-        return replace(request, chain_by_queue=longest, chained_max=room) if longest else request
-
     def _note_opening(self, opens_in: float | None) -> None:
         """Claim again as soon as the rate or slow-down that limited this claim allows the next start."""
         self.opens_in = opens_in
@@ -359,7 +351,7 @@ class ExchangeLoop:
                 most=min(request.most, self._jobs_limit.value),
                 bytes_max=min(request.bytes_max, self._bytes_limit.value),
                 sweep_max=min(request.sweep_max, self._sweep_limit.value),
-                chained_max=min(request.chained_max, CHAINED_PER_SLOT_MAX * self._jobs_limit.value),
+                chained_max=min(request.chained_max, chains.CHAINED_PER_JOB_MAX * self._jobs_limit.value),
             )
             if await self._abandoned_within(backoff(tries)):
                 self._take_back(settlements, releases)
@@ -655,3 +647,49 @@ def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[st
     if not (isolated and capped):
         return isolated or capped
     return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
+
+
+class QueueRotation:
+    """The order in which a worker claims from its queues: round-robin, by weight, or fixed.
+
+    A claim fills the free slots from the first queue before it looks at the next, so the order decides. Without
+    weights, the queues take turns at being first. With weights, the queue with the fewest claimed jobs per weight goes
+    first; a queue that was empty meanwhile accumulates no credit, so it cannot starve the others later.
+    """
+
+    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int], *, strict: bool) -> None:
+        self._weights, self._strict = weights, strict
+        self._served: dict[str, float] = {}
+        self._asked = self.queues = queues
+        self.serve(queues)
+
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Switch to these queues; new ones start level with the least-served one."""
+        self._asked = self.queues = queues
+        least = min(self._served.values(), default=0.0)
+        self._served = {queue: self._served.get(queue, least) for queue in queues}
+
+    def order(self) -> tuple[str, ...]:
+        """The queues in the order of the next claim."""
+        if not self._strict:
+            self.queues = (*self.queues[1:], *self.queues[:1])  # also rotates queues that are level by weight
+        if not self._weights:
+            return self.queues
+        self._asked = tuple(sorted(self.queues, key=lambda queue: self._served[queue]))
+        return self._asked
+
+    def claimed(self, leased: Iterable[str]) -> None:
+        """Record the claimed jobs, one queue name per job, of the claim made in the latest order."""
+        if not self._weights:
+            return
+        given = Counter(leased)
+        if not given:
+            return
+        for queue, jobs in given.items():
+            if queue in self._served:
+                self._served[queue] += jobs / self._weights.get(queue, 1)
+        last = max((number for number, queue in enumerate(self._asked) if queue in given), default=0)
+        for queue in self._asked[:last]:  # they ran empty, so they accumulate no credit for unused slots
+            self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
+        least = min(self._served.values())
+        self._served = {queue: served - least for queue, served in self._served.items()}

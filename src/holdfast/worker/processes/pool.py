@@ -25,10 +25,9 @@ from ..keeper.chains import prefetches
 from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals, limited_by
 from . import protocol
-from .claim_ahead import ahead_by_time
 from .exit_outcomes import outcomes_after_exit
 from .resource_limits import children_of
-from .runner_process import AHEAD_MAX, RunnerProcess, Stage
+from .runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
 from .spawner import Plan, RunnerSpawner
 from .timeouts import TimeoutMonitor
 

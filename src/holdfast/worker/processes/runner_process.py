@@ -29,6 +29,9 @@ from .protocol import BeginFlags, make_file
 
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
+AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
+AHEAD_SECONDS_MAX = 0.1  # … where exchanges are slow, one per slot may take longer, but no longer than this
+AHEAD_EXCHANGES = 10  # a slot that waits for an exchange loses a tenth of the time of jobs that run for as long as this
 BATCHED_MAX = 4000  # jobs that it may hold besides the first of each batch
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
@@ -347,6 +350,16 @@ class RunnerProcess(asyncio.BufferedProtocol):
         found = os.pread(self.dump_fd, DUMP_BYTES_MAX, self._dump_read)
         self._dump_read += len(found)
         return found.decode("utf-8", "replace")
+
+
+def ahead_by_time(slots: int, run_seconds: float | None, exchange_seconds: float) -> int:
+    """How many jobs may wait in a runner with so many slots, by the latest run times (None: not known) and exchanges:
+    as many as begin within AHEAD_SECONDS, and one for each slot if jobs are that short, or short beside an exchange."""
+    if run_seconds is None:
+        return 0
+    short = max(AHEAD_SECONDS, min(AHEAD_SECONDS_MAX, AHEAD_EXCHANGES * exchange_seconds))
+    least = slots if run_seconds <= short else 0
+    return min(AHEAD_MAX, max(least, int(slots * AHEAD_SECONDS / max(run_seconds, 1e-6))))
 
 
 def how_it_ended(wait_status: int) -> str:

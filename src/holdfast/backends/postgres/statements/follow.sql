@@ -11,7 +11,7 @@
 -- Part of function claim: leases the next job of a single freed group, or refills the freed groups if nothing may
 -- follow in them. Groups that are still in `freed` then are left to claim_followers.
 got := NULL;
-IF cardinality(freed) = 1 AND NOT apart AND floors IS NULL THEN
+IF cardinality(freed) = 1 AND NOT apart AND NOT flowing AND floors IS NULL THEN
     got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, free, at, given);
 END IF;
 IF got.leases IS NOT NULL THEN
