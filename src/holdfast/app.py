@@ -234,14 +234,16 @@ class Holdfast(Producer, events.Listens):
         group_prefetch: int = 1,
         on_dead: OnDead = "go_on",
         order: JobOrder = "fifo",
+        order_window: Duration | None = None,
     ) -> QueueOptions:
         """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.
 
         limit and rate apply across all workers; group_limit (None: unlimited) and group_rate apply to each group.
         group_prefetch is how many consecutive jobs of a strict group a worker may lease together, to run them one after
         the other. With on_dead="stop" a strict group stops at a job that dies, until somebody revives or discards it or
-        resumes the group without it; with "skip" its next job runs. With order="lifo" the newest of the jobs without a
-        group goes first, within a priority.
+        resumes the group without it; with "go_on" its next job runs. With order="lifo" the newest of the jobs without a
+        group goes first, within a priority. order_window is how long a job with an order of its own (`order=` of the
+        task or the call) waits for lower ones of its group to arrive.
         """
         options = QueueOptions(
             name=name,
@@ -255,6 +257,7 @@ class Holdfast(Producer, events.Listens):
             group_prefetch=group_prefetch,
             on_dead=on_dead,
             order=order,
+            order_window=order_window,
         )
         self._store.rules[options.name] = options.rule()
         return options

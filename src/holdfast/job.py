@@ -156,6 +156,11 @@ class Job(Generic[R]):
         return self._record.group
 
     @property
+    def order(self) -> int | None:
+        """Its place in its group, as given: lower ones go first. A datetime is in microseconds since 1970."""
+        return self._record.order
+
+    @property
     def key(self) -> str | None:
         return self._record.key
 

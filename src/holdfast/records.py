@@ -106,6 +106,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     max_stalls: int = 3
     revival: Revival | None = None
     options: bytes | None = None  # task options given for this call only (retry, timeout, retain), JSON
+    order: int | None = None  # the caller's own value for its place in its group: lower ones go first (R103)
     after: tuple[str, ...] = ()  # ids of its parents: it waits until they have succeeded; stored earlier (R83)
     on_parent_failure: OnParentFailure = "bury"  # what becomes of it if one of them dies or is cancelled
     before: str | None = None  # id of a job that waits for others, and from now on for this one, too (R87)
@@ -166,6 +167,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     holds_key: bool = False  # no other job may take its key (an expired window no longer counts)
     due_max: float | None = None  # debounce: the latest due time it may be pushed to
     on_expire: OnExpire = "bury"
+    order: int | None = None  # its place in its group, as its caller gave it (R103)
     unreadable: tuple[str, ...] = ()  # fields whose stored value cannot be read; they show their defaults here
 
 
@@ -381,6 +383,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     group_rate: Rate | None = None
     aging: float | None = None
     on_dead: OnDead = "go_on"
+    order_window: float | None = None
     declared: bool = False
     limit: int | None = None  # declared
     rate: Rate | None = None  # declared
@@ -616,6 +619,8 @@ READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however 
 RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
 STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
 SERIAL_PREFIX = "one-at-a-time:"  # a group with this prefix is strict whatever its queue's rule
+ORDER_MAX = 2**52 - 1  # of a job's order, either side of 0: datetimes up to the year 2112, in microseconds
+STAGED_LOOKS_MAX = 32  # jobs that a refill looks at, of those that still wait for lower orders
 GROUP_LOOKS_MAX = 64  # ready jobs a claim skips, per lane, because the worker already holds its share of their group
 
 
@@ -633,6 +638,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     aging: float | None = None  # seconds of being ready that count as much as one step of priority; or LIFO
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
     on_dead: OnDead = "go_on"  # what a strict group does when one of its jobs dies
+    order_window: float | None = None  # seconds that a job with an order waits for others with lower ones (R104)
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):

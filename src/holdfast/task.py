@@ -62,10 +62,12 @@ from .options import (
     NO_KEY,
     RESULT_BYTES_MAX,
     Chooser,
+    OrderChooser,
     TaskOptions,
     encode_call_options,
     how_held,
     one_of,
+    order_number,
     ungrouped,
 )
 from .placeholders import AwaitsResults
@@ -200,15 +202,29 @@ def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, An
     return options, placement
 
 
-Choice = Callable[[Mapping[str, Any]], str]
+V = TypeVar("V")
+Choice = Callable[[Mapping[str, Any]], V]
 
 
-def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
+def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice[str]:
     """Compile a group or key into a function of the bound arguments; its parameters are checked here, once."""
     if isinstance(chooser, str):
         fixed = chooser
         return lambda given: fixed
-    call = chooser
+    return _compiled(chooser, what, codec, check_name)
+
+
+def compile_order(chooser: OrderChooser, codec: Codec) -> Choice[int | None]:
+    """The same for an order. None gives a job none."""
+    if not callable(chooser):
+        fixed = order_number(chooser)
+        return lambda given: fixed
+    return _compiled(
+        chooser, "order", codec, lambda chosen, what: None if chosen is None else order_number(chosen, what)
+    )
+
+
+def _compiled(call: Callable[..., Any], what: str, codec: Codec, check: Callable[[Any, str], V]) -> Choice[V]:
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
@@ -228,18 +244,25 @@ def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
             )
     names, defaults = tuple(wanted), codec.defaults
 
-    def answer(given: Mapping[str, Any]) -> str:
+    def answer(given: Mapping[str, Any]) -> V:
         try:
             chosen = call(**{name: given[name] if name in given else defaults[name] for name in names})
         except Exception as error:
             raise InvalidArguments(codec.task, f"its {what} callable raised {type(error).__name__}") from error
-        return check_name(chosen, f"{what} of task {codec.task!r}")
+        return check(chosen, f"{what} of task {codec.task!r}")
 
     return answer
 
 
 def make_job(
-    task: str, raw: bytes, options: TaskOptions, placement: Placement, *, group: str | None, key: str | None
+    task: str,
+    raw: bytes,
+    options: TaskOptions,
+    placement: Placement,
+    *,
+    group: str | None,
+    order: int | None,
+    key: str | None,
 ) -> NewJob:
     """Build the job for a call, including its id."""
     held = NO_KEY if key is None else how_held(options, task, key)
@@ -268,6 +291,7 @@ def make_job(
         max_stalls=options.max_stalls,
         revival=options.revive,
         options=stored_options(placement),
+        order=order,
         after=placement.after,
         on_parent_failure=placement.on_parent_failure,
     )
@@ -301,7 +325,7 @@ K = TypeVar("K", covariant=True)
 class Using(Generic[P, R]):
     """A task with options for some of its calls. Frozen; `options` returns a refined copy."""
 
-    __slots__ = ("_alike", "_group", "_key", "_options", "_placement", "_task")
+    __slots__ = ("_alike", "_group", "_key", "_options", "_order", "_placement", "_task")
 
     def __init__(self, task: Task[P, R], options: TaskOptions, placement: Placement) -> None:
         self._task = task
@@ -309,6 +333,7 @@ class Using(Generic[P, R]):
         self._options = options
         self._placement = placement
         self._group = None if options.group is None else compile_chooser(options.group, "group", task._codec)
+        self._order = None if options.order is None else compile_order(options.order, task._codec)
         self._key = None if options.key is None else compile_chooser(options.key, "key", task._codec)
 
     def options(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
@@ -333,13 +358,14 @@ class Using(Generic[P, R]):
             raw, parents = task._codec.encode_awaiting(given, task._args_bytes_max)
             placement = placement.awaiting(parents)
         group = None if self._group is None else self._group(given)
+        order = None if self._order is None else self._order(given)
         is_plain = placement is self._placement
         if is_plain and self._alike is not None:
             id, stored = placement.id or new_id(), stored_options(placement)
-            new = msgspec.structs.replace(self._alike, id=id, args=raw, group=group, options=stored)
+            new = msgspec.structs.replace(self._alike, id=id, args=raw, group=group, order=order, options=stored)
             return BoundCall(new, placement.connection)
         key = None if self._key is None else self._key(given)
-        new = make_job(task.name, raw, options, placement, group=group, key=key)
+        new = make_job(task.name, raw, options, placement, group=group, order=order, key=key)
         if is_plain and self._key is None:
             self._alike = msgspec.structs.replace(new, args=b"")
         return BoundCall(new, placement.connection)
@@ -510,7 +536,7 @@ class NamedTask:
     """A task known only by name, for producers without its code: the worker that has it validates the arguments."""
 
     def __init__(self, app: Holdfast, name: str, options: TaskOptions, placement: Placement) -> None:
-        for what in ("group", "key"):
+        for what in ("group", "order", "key"):
             if callable(getattr(options, what)):
                 raise ConfigurationError(
                     f"a task known by name takes a fixed {what}=, as its parameters are not known."
@@ -539,7 +565,8 @@ class NamedTask:
             placement = placement.awaiting(parents)
         group = options.group if isinstance(options.group, str) else None
         key = options.key if isinstance(options.key, str) else None
-        new = make_job(self.name, raw, options, placement, group=group, key=key)
+        order = options.order if isinstance(options.order, int) else None
+        new = make_job(self.name, raw, options, placement, group=group, order=order, key=key)
         return BoundCall(new, placement.connection)
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
@@ -699,4 +726,5 @@ def fresh_record(new: NewJob, answer: Enqueued, now: float, state: State | None 
         holds_key=new.key is not None,
         due_max=None if new.wait_max is None else now + new.wait_max,
         on_expire=new.on_expire,
+        order=new.order,
     )

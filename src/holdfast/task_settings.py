@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from .edges import OnParentFailure
 from .job import BoundCall, Job
-from .options import Chooser, Duration, OnConflict, OnTimeout, QueueOptions, Retention, Unique
+from .options import Chooser, Duration, OnConflict, OnTimeout, OrderChooser, QueueOptions, Retention, Unique
 from .rates import Rate
 from .records import KeyScope, KeyUntil, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
@@ -21,6 +21,7 @@ class TaskSettings(TypedDict, total=False):
     queue: str | QueueOptions
     priority: int
     group: Chooser | None
+    order: OrderChooser | None
     key: Chooser | None
     on_conflict: OnConflict
     key_scope: KeyScope
@@ -62,6 +63,7 @@ class UsingSettings(TypedDict, total=False):
     queue: str | QueueOptions
     priority: int
     group: Chooser | None
+    order: OrderChooser | None
     key: Chooser | None
     on_conflict: OnConflict
     key_scope: KeyScope

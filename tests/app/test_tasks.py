@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -111,6 +112,80 @@ def test_groups_and_keys_see_the_arguments_they_name_defaults_included(memory_ap
     assert send.options(group="fixed", key=None).bind("ann", "hi").group == "fixed"
     assert send.options(group="fixed", key=None).bind("ann", "hi").key is None
     assert send.options(key=lambda subject: subject).bind("ann", "hi").key == "hi"
+
+
+def test_an_order_is_a_number_or_a_datetime(memory_app: Holdfast) -> None:
+    @memory_app.task(name="a", group=lambda account: account, order=lambda number: number)
+    def change(account: str, number: int | None) -> None: ...
+
+    happened = datetime(2026, 11, 18, 1, 2, 3, 4, tzinfo=UTC)
+    assert change.bind("ann", 7).new.order == 7
+    assert change.bind("ann", None).new.order is None
+    assert change.options(order=-3).bind("ann", 7).new.order == -3
+    assert change.options(order=happened).bind("ann", 7).new.order == int(happened.timestamp()) * 1_000_000 + 4
+    assert change.options(group=None).bind("ann", 7).new.order is None
+    job = change.enqueue("ann", 9)
+    assert (job.order, job.refresh().order) == (9, 9)
+    assert memory_app.task_by_name("a", group="g", order=4).bind(1).new.order == 4
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (1.5, "a whole number or an aware datetime, not 1.5"),
+        (True, "a whole number"),
+        ("7", "a whole number"),
+        (2**52, "must be from"),
+        (datetime(2026, 1, 1), "not a naive one"),
+    ],
+)
+def test_what_is_no_order_is_refused(memory_app: Holdfast, order: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        memory_app.task_by_name("a", group="g", order=order)
+
+    @memory_app.task(name="a", group="g", order=lambda: order)
+    def change() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=words):
+        change.bind()
+
+
+def test_an_order_needs_a_group(memory_app: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="Give group= too"):
+        memory_app.task_by_name("a", order=1)
+
+
+@pytest.mark.parametrize(
+    ("window", "words"), [(0, "order_window="), (86401, "at most 86400 s"), ("5", "order_window=")]
+)
+def test_what_is_no_order_window_is_refused(memory_app: Holdfast, window: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        memory_app.queue("q", order_window=window)
+
+
+def test_jobs_run_by_their_orders(memory_app: Holdfast) -> None:
+    ran: list[int] = []
+
+    @memory_app.task(name="a", group="g", order=lambda number: number)
+    def change(number: int) -> None:
+        ran.append(number)
+
+    for number in (5, 3, 4, 1):
+        change.enqueue(number)
+    memory_app.work(drain=True)
+    assert ran == [1, 3, 4, 5]
+
+
+def test_a_window_is_declared_with_the_queue(memory_app: Holdfast) -> None:
+    @memory_app.task(name="a", queue="changes", group="g", order=lambda number: number)
+    def change(number: int) -> None: ...
+
+    memory_app.queue("changes", order_window=timedelta(minutes=1))
+    job = change.enqueue(3).refresh()
+    assert job.state == "scheduled"
+    assert job.due_at - job.created_at == timedelta(minutes=1)
+    [queue] = [queue for queue in memory_app.queues.list() if queue.name == "changes"]
+    assert queue.order_window == 60.0
 
 
 def test_a_group_callable_may_take_everything_or_have_defaults_of_its_own(memory_app: Holdfast) -> None:

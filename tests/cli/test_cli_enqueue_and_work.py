@@ -40,6 +40,13 @@ def test_every_option_is_stored(shell: Shell) -> None:
     assert shell.json("job", "j2")["job"]["state"] == "scheduled"
 
 
+def test_an_order_is_stored_and_shown(shell: Shell) -> None:
+    shell("enqueue", "t", "--group", "g", "--order", "-7", "--id", "j1")
+    assert shell.json("job", "j1")["job"]["order"] == -7
+    assert "-7" in shell("job", "j1").output
+    assert "group=" in shell.error("enqueue", "t", "--order", "3", code=2)["message"]
+
+
 def test_headers_are_stored_as_text(shell: Shell) -> None:
     shell("enqueue", "t", "--header", "tenant=7", "--header", "trace=a=b", "--id", "j1")
     assert shell.json("job", "j1")["job"]["headers"] == {"tenant": "7", "trace": "a=b"}

@@ -198,6 +198,20 @@ def test_a_group_that_a_dead_job_stops() -> None:
     assert "Apart from that, dead job j1 stops it." in explained(paused_too, "j2").reasons
 
 
+def test_a_job_that_waits_for_lower_orders() -> None:
+    async def staged(backend: Backend) -> None:
+        await backend.declare([QueueRule(name="default", order_window=3600.0)])
+        await backend.enqueue([NewJob(id="j1", task="t", group="ann", order=7)])
+        await backend.enqueue([NewJob(id="j2", task="t", group="ann", order=8, delay=7200.0)])
+
+    told = explained(staged)
+    assert told.summary.startswith("It waits until ")
+    assert "for jobs of its group with an order below 7 (order_window=)." in told.summary
+    assert "It goes sooner, in its order, if a later job of group 'ann' is due before." in told.reasons
+    assert "`holdfast run-now j1`" in told.next[0]
+    assert explained(staged, "j2").summary.startswith("It is not due until ")
+
+
 @pytest.mark.parametrize(
     ("pause", "word"), [(Pause(queue="default", reason="smtp down"), "Queue 'default'"), (Pause(task="t"), "Task 't'")]
 )

@@ -132,7 +132,7 @@ class Draw:
         if row.group is None or not store.strict(row.queue, row.group) or not self._is_plain(row):
             return False
         free = store.queue_limit(row.queue) >= UNLIMITED and store.queue_rate(row.queue) is None
-        return free and store.group_rate((row.queue, row.group)) is None
+        return free and store.order_window(row.queue) is None and store.group_rate((row.queue, row.group)) is None
 
     def _is_plain(self, row: Row) -> bool:
         return not row.suspect and row.max_stalls > 0 and self._store.lane_of(row) == LANE_GROUPED
@@ -141,10 +141,10 @@ class Draw:
         waiting = [row for row in self._store.jobs.values() if row.state is State.WAITING]
         ours = [row for row in waiting if (row.queue, row.group) == (front.queue, front.group)]
         found: list[Row] = []
-        for row in sorted(ours, key=lambda row: (not row.held, -row.priority, row.seq))[: max(0, most)]:
+        for row in sorted(ours, key=lambda row: row.place)[: max(0, most)]:
             late = row.expires_at is not None and row.expires_at <= self._wall
             before = (found or [front])[-1]
-            if late or not self._is_plain(row) or row.priority != front.priority or row.seq < before.seq:
+            if late or not self._is_plain(row) or row.priority != front.priority or row.place[1:] < before.place[1:]:
                 break
             found.append(row)
         return found

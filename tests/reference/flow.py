@@ -38,6 +38,10 @@ class FlowIndex(Index):
         rule = self.rules.get(queue)
         return rule is not None and rule.on_dead == "stop" and self.strict(queue, group)
 
+    def order_window(self, queue: str) -> float | None:
+        rule = self.rules.get(queue)
+        return None if rule is None else rule.order_window
+
     def group_limit(self, name: GroupName) -> int:
         """How many jobs a group may have in play."""
         if (name[0], name[1], None) in self.pauses:

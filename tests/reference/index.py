@@ -197,10 +197,12 @@ class Index:
         if group is None:
             group = self.groups[name] = Group()
         if row.state is State.WAITING:
-            group.waiting.add((not row.held, -row.priority, row.seq), row.id)
+            group.waiting.add(row.place, row.id)
             self.touched[name] = None
         elif row.state is State.SCHEDULED and not row.held:
             group.scheduled[row.id] = row
+            if row.staged:
+                self.touched[name] = None
         else:
             _in_play(group, row)[row.id] = row
 

@@ -132,6 +132,7 @@ def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> Que
         group_rate=rule.group_rate,
         aging=rule.aging,
         on_dead=rule.on_dead,
+        order_window=rule.order_window,
         declared=name in store.rules,
         limit=rule.limit,
         rate=rule.rate,
@@ -195,7 +196,7 @@ def _head(store: Store, name: GroupName) -> str | None:
 
 
 def _first(rows: Mapping[str, Row]) -> str | None:
-    return min(rows.values(), key=lambda row: (-row.priority, row.seq)).id if rows else None
+    return min(rows.values(), key=lambda row: row.place[1:]).id if rows else None
 
 
 def task_records(store: Store) -> list[TaskRecord]:

@@ -73,6 +73,7 @@ class Row:
     value: bytes | None = None
     reason: str | None = None
     errors: tuple[Failure, ...] = ()
+    order: int | None = None
     # beyond JobRecord: what only the store and its dump know
     token: str | None = None
     turn: int | None = None
@@ -84,6 +85,16 @@ class Row:
     @property
     def logical(self) -> Logical:
         return (self.queue, self.task, self.key) if self.key is not None else (self.id,)
+
+    @property
+    def place(self) -> tuple[bool, int, bool, int, int]:
+        """Where it stands in its group: held, by priority, without an order, by order, by seq."""
+        return (not self.held, -self.priority, self.order is not None, self.order or 0, self.seq)
+
+    @property
+    def staged(self) -> bool:
+        """Whether it may wait for lower orders."""
+        return self.state is State.SCHEDULED and self.order is not None and not self.held and self.fence == 0
 
     @property
     def stops(self) -> bool:
@@ -108,11 +119,12 @@ def key_name(scope: KeyScope, queue: str, task: str, key: str) -> KeyName:
     return (scope, queue if scope == "queue" else "", task, key)
 
 
-def due_time(job: NewJob, wall: float) -> float:
+def due_time(job: NewJob, wall: float, order_window: float | None) -> float:
     """When a new job is due, on the store's clock."""
     if job.due_at is not None:
         return job.due_at
-    return wall + (job.delay or 0.0)
+    staged = job.delay is None and job.order is not None and job.group is not None
+    return wall + ((order_window or 0.0) if staged else (job.delay or 0.0))
 
 
 def expiry(job: NewJob, due_at: float) -> float | None:

@@ -23,6 +23,7 @@ from holdfast.records import (
     MARKS_KEPT_MAX,
     READY_PER_GROUP_MAX,
     REMEMBER_SECONDS_MIN,
+    STAGED_LOOKS_MAX,
     STAGGER_TICKS,
     DeadLetter,
     Mark,
@@ -35,7 +36,7 @@ from holdfast.rollups import Rollup
 
 from .flow import FlowIndex
 from .recording import History
-from .rows import GroupName, Holder, KeyName, Row, due_time, expiry
+from .rows import Group, GroupName, Holder, KeyName, Row, due_time, expiry
 
 RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement says it
 
@@ -113,17 +114,37 @@ class Store(FlowIndex):
             # who is due but not yet promoted must not be overtaken by a later one of its group
             for row in [row for row in group.scheduled.values() if row.due_at <= self.wall]:
                 self.move(row, State.WAITING)
+        room += self._make_way(name, group)
         fill = min(room, READY_PER_GROUP_MAX - len(group.ready))
         while made < fill and (first := group.waiting.first()) is not None:
             self.make_ready(self.jobs[first[1]])
             made += 1
         while room < 0 and group.ready:
-            last = max(group.ready.values(), key=lambda row: (not row.held, -row.priority, row.seq))
+            last = max(group.ready.values(), key=lambda row: row.place)
             self.move(last, State.WAITING)
             room += 1
         held_back = len(group.waiting) and self.group_limit(name) > group.in_play and budget <= len(group.ready)
         self._wake_group(name, rate if held_back and len(group.ready) < READY_PER_GROUP_MAX else None)
         return made
+
+    def _make_way(self, name: GroupName, group: Group) -> int:
+        """Let lower orders go before those that have not started; answers the room this made."""
+        limit, window = self.group_limit(name), self.order_window(name[0])
+        if window is not None and limit > 0 and (limit > group.in_play or group.ready):
+            unstarted = [self.jobs[job_id] for job_id in group.waiting] + list(group.ready.values())
+            last = max((row.place for row in unstarted if not row.held), default=None)
+            staged = sorted((row for row in group.scheduled.values() if row.staged), key=lambda row: row.place)
+            for row in staged[:STAGED_LOOKS_MAX]:
+                if row.due_at <= self.wall + window and last is not None and row.place < last:
+                    self.move(row, State.WAITING)
+        first = group.waiting.first()
+        if limit != 1 or first is None or self.jobs[first[1]].order is None:
+            return 0
+        for row in list(group.ready.values()):
+            if row.order is not None and not row.held and first[0] < row.place:
+                self.move(row, State.WAITING)
+                return 1
+        return 0
 
     def _wake_group(self, name: GroupName, rate: Rate | None) -> None:
         """Remember when the rate lets one more of the group's waiting jobs start, or that nothing waits for it."""
@@ -173,7 +194,7 @@ class Store(FlowIndex):
 
     def add(self, job: NewJob, wall: float) -> None:
         self._seq = self._numbering.after(self._seq, wall)
-        due_at = due_time(job, wall)
+        due_at = due_time(job, wall, self.order_window(job.queue))
         row = Row(
             id=job.id,
             seq=self._seq,
@@ -196,6 +217,7 @@ class Store(FlowIndex):
             holds_key=job.key is not None,
             due_max=None if job.wait_max is None else wall + job.wait_max,
             on_expire=job.on_expire,
+            order=job.order,
         )
         if row.holds_key:
             self.free_key(row.key_name)
@@ -206,10 +228,10 @@ class Store(FlowIndex):
 
     def replace_call(self, row: Row, job: NewJob, wall: float) -> None:
         """Give an unstarted job the call of a newer one of its key; id and seq stay, its turn if nothing is against."""
-        due_at = due_time(job, wall)
+        due_at = due_time(job, wall, self.order_window(job.queue))
         if job.on_conflict == "debounce" and row.due_max is not None:
             due_at = min(due_at, max(row.due_max, wall))  # past it: at once, and not overdue from the start
-        in_line = due_at <= wall and (row.group, row.priority) == (job.group, job.priority)
+        in_line = due_at <= wall and (row.group, row.priority, row.order) == (job.group, job.priority, job.order)
         self.move(
             row,
             State.SCHEDULED,
@@ -218,6 +240,7 @@ class Store(FlowIndex):
             key_window=job.key_window,
             on_expire=job.on_expire,
             priority=job.priority,
+            order=job.order,
             group=job.group,
             max_stalls=max(job.max_stalls, row.stalls),
             revival=job.revival,

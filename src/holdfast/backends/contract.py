@@ -19,7 +19,7 @@ R4. A group's jobs in play are counted from the jobs: ready + running + (schedul
   is held if it stops its group (R95).
 R5. expires_at is cleared when an attempt ends and the job continues: the job was claimed in time.
 R6. Refill. Every grouped job becomes claimable the same way: it is `waiting`, then REFILL makes as many waiting jobs
-  ready as the group has room for. room = limit − in play; order: held first, then priority (high first), then seq. If
+  ready as the group has room for. room = limit − in play; order: held first, then priority (high first), then R103. If
   there is room and jobs are waiting, scheduled jobs of the group that are due and not held become waiting first. The
   effective limit is 0 while the group is paused, else 1 for strict, else the group's override, else the queue's
   group_limit. An undeclared queue is strict with limit 1. A group whose name begins with SERIAL_PREFIX is strict in
@@ -27,8 +27,15 @@ R6. Refill. Every grouped job becomes claimable the same way: it is `waiting`, t
   override, else the queue's group_rate) it has no more ready jobs than its bucket allows; if only the rate keeps jobs
   waiting, `wakes_at` in its flow is when promote must refill it (and clear wakes_at): opens_at of rates.py + every *
   its ready jobs, if spent_until is in the future. It is a hint: it may be set although no job is waiting any more.
-  Ready jobs above the limit or the bucket are withdrawn: they become waiting again and keep their turn, last in order
-  first.
+  Ready jobs above the limit or the bucket are withdrawn, last first: they are waiting again and keep their turn.
+R103. `order` is a whole number of the caller's, at most ORDER_MAX either side of 0. Within a priority, jobs of a group
+  without one come first, then by order, then by seq. Only "replace" changes it; without a group it means nothing.
+R104. With an `order_window` in the queue's rule, a new job with group and order but no delay or due_at is due at now +
+  order_window. Staged jobs are scheduled, with an order, not held, never leased, due within order_window. A refill of a
+  group that has room or a ready job, once due jobs joined, lets those staged among its first STAGED_LOOKS_MAX scheduled
+  jobs with an order join that come before a waiting or ready job (not held). Enqueue, "replace" and edit call for one.
+R105. In a group of limit 1, a refill makes the ready job waiting again, with its turn, if the first waiting job comes
+  before it, both have an order and neither is held. Nothing else displaces a ready job.
 R7. seq is an integer issued at enqueue and never changes. turn is issued when a job becomes ready, from a growing
   counter that is never below the wall clock in microseconds (ticks). release and recover keep the job's turn (through
   `waiting`, too); a job that becomes `scheduled` gets a new one later.
@@ -76,8 +83,7 @@ R15. Unique keys. A job holds its key from its creation: until it finishes; or, 
 R16. Death (settle buried, one stall too many, expiry, an operator's bury) is one step: the job becomes dead with its
   reason, and the dead letter of its logical job ((queue, task, key), or the id) is created or merged: count + 1,
   first_failed_at kept, failed_at and arguments the newest, the earlier death moved into history. If an older job of the
-  same key held the letter, that job stays dead with reason "superseded" and may be pruned. `prune` never removes a dead
-  job that holds its letter.
+  same key held the letter, that job stays dead with reason "superseded" and may be pruned; one that holds it, never.
 R17. Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
   "superseded". A superseded or discarded job may be pruned after 600 s. If two jobs of a key are live at once (one of
   them no longer holds it) and one takes over or closes the letter of the other, which was revived, the other continues
@@ -196,7 +202,7 @@ class Backend(Reader):
         R28. A known id returns (id, created=False) and changes nothing, even if that job is finished.
         R29. If another job holds the key: "keep" returns the holder's id, created=False. "replace" gives an unstarted
         holder everything of the new call except the id (it keeps id, queue, seq, created_at, due_max and counters; also
-        its turn, if it is due at once and group and priority are the same; max_stalls never falls below the stalls it
+        its turn, if due at once with group, priority and order the same; max_stalls never falls below the stalls it
         suffered) and returns replaced=True; a running or finished holder is kept as with "keep". "debounce" is
         "replace" with the new due time, but never after the holder's due_max, or now if that is past. "raise" raises
         DuplicateJob and NOTHING of the batch is stored. "extend" is "keep", and if both have a key_window, the holder's
@@ -242,16 +248,14 @@ class Backend(Reader):
         R32. First recover (at most ceil(sweep_max / 2) leases), then promote (at most sweep_max jobs, whatever it does
         with them), then the lanes.
         R33. The claim ends before the job whose arguments would bring the sum of all leased above `bytes_max`; the
-        first job is leased whatever its size. Jobs left out for this reason stay as they are and do not affect
-        `opens_in`.
+        first job is leased whatever its size. Jobs left out for this stay as they are and do not affect `opens_in`.
         R34. Per queue, in the order given, skipping paused queues and those closed by slow_down: n = the minimum of
         what is left of `most`, most_by_queue, the queue's limit minus its running jobs, what its bucket allows. The
         queue's lanes are 0, 1 and, by name, one for each `apart` task that has ready jobs here and room. A task's room
         is the minimum of its limit minus its running jobs, what its bucket allows, and most_by_task (each minus what
         this claim has leased). Each lane is ordered by rank (high first), turn, seq. Of m lanes number call % m goes
         first, the others follow in cyclic order; the i-th (from 0) gets a share of ceil(left / (m - i)) of what is left
-        at that point, and no more than its task's room; a second round in the same order distributes what is still
-        left.
+        at that point, and no more than its task's room; a second round in the same order deals out the rest.
         R35. Jobs of a group of which this worker already holds most_by_group are skipped, at most GROUP_LOOKS_MAX of
         them per lane and claim; then the lane is done.
         R107. With `priorities`, only jobs from the first to the second of them are leased. Where the rank is the
@@ -271,15 +275,15 @@ class Backend(Reader):
         R81. Chains. If chain_by_queue names the queue, the claim then leases, with each job it leased of a strict
         group, the waiting jobs behind it in the order of R6, as `chained`: up to that number together, chained_max in
         all, dealt evenly, within bytes_max. A chain ends before a job that is a suspect, has max_stalls 0, has expired,
-        would not be in lane 1, has another priority than the one before or a lower seq. A suspect, a job with
-        max_stalls 0 and one in another lane have none behind them. There are no chains in a queue with a limit or a
-        rate in force, in a group with a rate, nor while scheduled jobs are due or rules are being rearranged. Along a
+        would not be in lane 1, has another priority than the one before or belongs before it (R103). A suspect, a job
+        with max_stalls 0 and one in another lane have none behind them. No chains in a queue with a limit, a rate or an
+        order_window, in a group with a rate, nor while scheduled jobs are due or rules are being rearranged. Along a
         chain fences grow and started_at is the same; the caller promises to begin a chained job only after the one
         before it has succeeded, and to release the rest otherwise. A repeated call counts chained leases against
         chained_max instead of `most`; one behind a lease that no longer fits does not fit either.
         R82. A chained job is running, and every verb treats its lease like any other: all leases of a chain count as
         in play (R4), so the group gets no ready job before the last of them has ended, in whatever order they end.
-        They go back in their order: held, of one priority, by seq. Only recover differs (R47).
+        They go back in their order: held, of one priority, by R103. Only recover differs (R47).
         """
         return await self.exchange((), (), request, now)
 
@@ -425,8 +429,7 @@ class Backend(Reader):
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
         """Bury or drop expired unstarted jobs, bring due scheduled ones into play, revive letters that are due for it.
 
-        R48. In this order, after R85 (PROPAGATE_MAX at most), at most `limit` of all together. `more`: one of the two
-        was reached.
+        R48. In this order, after R85 (PROPAGATE_MAX at most), at most `limit` in all. `more`: one of them was reached.
         """
 
     @abstractmethod
@@ -566,8 +569,7 @@ class Backend(Reader):
         """Store an operator's override for a queue, a group (queue and group) or a task: in force until it is reset.
 
         R52. UNSET keeps a value, None resets it; an override without any value left is removed. Groups are refilled or
-        withdrawn, jobs change their lane, both in steps (R10). A limit below 1, or above 1 on a strict group:
-        ConfigurationError.
+        withdrawn, jobs change their lane, both in steps (R10). ConfigurationError: below 1, above 1 on a strict group.
         """
 
     @abstractmethod
@@ -586,8 +588,7 @@ class Backend(Reader):
         R53. done=False and nothing changed if the stored version (0: none) is not tick.version, or not_before is after
         now. Else overlap decides: "skip" with a live `previous` omits the jobs (skipped=True) and stores
         entry_if_skipped; "cancel" cancels `previous` if it is live (like the verb cancel). Then the jobs are enqueued
-        as by `enqueue` ("raise" is treated as "keep"). The entry is stored with version + 1 (None: removed). Returns
-        what is then stored.
+        as by `enqueue` ("raise" is treated as "keep"). The entry is stored with version + 1 (None: removed).
         """
 
     # ------------------------------------------------------------------ moving to another store
@@ -601,8 +602,7 @@ class Backend(Reader):
         """Replace exactly `instead_of` by `seal`; False if another seal is stored, and nothing was changed.
 
         R54. No call is in progress when a seal closes the store: every enqueue, claim and caller's transaction that
-        started before has ended, and none starts after. It waits for them no longer than the call timeout, then raises
-        BackendUnavailable.
+        started before has ended, and none starts after. It waits for them for the call timeout: BackendUnavailable.
         R55. A new seal (another move or none before) with the role of target: ConfigurationError unless the store has
         no job, letter, override or pause, and no cron entry except those declared by code. Rules, flows and declared
         entries are removed: they come with the move and with every start.

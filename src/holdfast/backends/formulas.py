@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..edges import EdgeStatus, OnParentFailure
 from ..lifecycle import State
-from ..records import MARKS_KEPT_MAX, REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder, Mark
+from ..records import MARKS_KEPT_MAX, REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder, Mark, NewJob
 
 LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
 
@@ -59,6 +59,20 @@ def turn(tick: int, priority: int, aging: float | None) -> int:
     PostgreSQL: fragment `turn` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
     return -tick if aging is not None and aging < 0 else tick - age_shift(priority, aging)
+
+
+def place(order: int | None, seq: int) -> tuple[bool, int, int]:
+    """Where a job stands among those of its group with its priority: without an order first, then by order, by seq."""
+    return order is not None, order or 0, seq
+
+
+def due_time(job: NewJob, order_window: float | None, now: float) -> float:
+    """When a new job is due: as it says, or when it has waited for lower orders (R104)."""
+    if job.due_at is not None:
+        return job.due_at
+    if job.delay is None and job.order is not None and job.group is not None and order_window is not None:
+        return now + order_window
+    return now + (job.delay or 0.0)
 
 
 def group_order(group: str, declared: GroupOrder) -> GroupOrder:

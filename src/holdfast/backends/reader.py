@@ -228,6 +228,7 @@ def queue_records(
                 group_rate=rule.group_rate,
                 aging=rule.aging,
                 on_dead=rule.on_dead,
+                order_window=rule.order_window,
                 declared=name in declared,
                 limit=rule.limit,
                 rate=rule.rate,

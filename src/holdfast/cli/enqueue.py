@@ -41,6 +41,7 @@ def _one_of(words: Any) -> click.Choice[str]:
 @click.option("--at", type=Moment(), metavar="TIME", help="Due at this time, ISO 8601; local without an offset.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
 @click.option("--group", help="Order and concurrency key.")
+@click.option("--order", type=int, help="Its place among the jobs of its group: lower ones go first.")
 @click.option("--key", help="At most one live job of this task and key.")
 @click.option("--on-conflict", type=_one_of(OnConflict), help="What to do if another job has the key.  [default: keep]")
 @click.option("--key-scope", type=_one_of(KeyScope), help="Unique within its queue or over all queues.")

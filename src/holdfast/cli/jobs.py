@@ -303,6 +303,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("task", job.task),
             ("queue", job.queue),
             ("group", job.group),
+            ("order", None if job.order is None else str(job.order)),
             ("key", job.key),
             ("priority", str(job.priority) if job.priority else None),
             ("arguments", json.dumps(plain(job.args), ensure_ascii=False, default=str)),

@@ -71,7 +71,8 @@ def _groups(queue: QueueRecord, prefetch: int) -> str:
     rate = "" if queue.group_rate is None else f" {queue.group_rate}"
     together = f", prefetch {prefetch}" if prefetch > 1 else ""
     stops = ", stops at a dead job" if queue.on_dead == "stop" else ""
-    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}{together}{stops}"
+    window = "" if queue.order_window is None else f", waits {span(queue.order_window)} for lower orders"
+    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}{together}{stops}{window}"
 
 
 def _prefetch_by_queue(workers: Iterable[WorkerRecord]) -> dict[str, int]:

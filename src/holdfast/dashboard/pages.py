@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..backends import formulas
 from ..errors import ConfigurationError, HoldfastError, JobNotFound
 from ..inspection.pace import USUAL_RUNS_MIN, Usual
 from ..job import DeadLetter, Job
@@ -283,7 +284,7 @@ async def group(visit: Visit) -> tuple[str, Values]:
     return "group.html", {
         "group": found,
         "held": sorted(held, key=lambda record: record.seq),
-        "waiting": sorted(waiting[:PAGE], key=lambda record: record.seq),
+        "waiting": sorted(waiting[:PAGE], key=lambda record: formulas.place(record.order, record.seq)),
         "more": len(waiting) > PAGE,
     }
 

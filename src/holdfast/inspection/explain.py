@@ -130,7 +130,9 @@ async def _explained(backend: Backend, scene: _Scene) -> Explanation:
             if scene.job.due_at == DUE_AFTER_PARENTS:
                 return _after_parents(scene, await backend.relatives(scene.job.id, limit=PARENTS_LOOKED_MAX))
             wait = await _open_wait(backend, scene.job)
-            return _scheduled(scene) if wait is None else _asleep(scene, wait)
+            if wait is not None:
+                return _asleep(scene, wait)
+            return _scheduled(scene, is_staged=await _is_staged(backend, scene.job))
         case State.WAITING:
             return await _waiting(backend, scene)
         case State.READY:
@@ -177,17 +179,30 @@ def _asleep(scene: _Scene, wait: Step) -> Explanation:
     return _explanation(scene, summary, [*held, *_obstacles(scene)], steps)
 
 
-def _scheduled(scene: _Scene) -> Explanation:
+async def _is_staged(backend: Backend, job: JobRecord) -> bool:
+    """Whether it waits for lower orders of its group to arrive."""
+    if job.order is None or job.group is None or job.held or job.fence:
+        return False
+    windows = [queue.order_window or 0.0 for queue in await backend.queues() if queue.name == job.queue]
+    return any(job.due_at <= job.created_at + window for window in windows)
+
+
+def _scheduled(scene: _Scene, *, is_staged: bool) -> Explanation:
     job = scene.job
     if job.due_at <= scene.now:
         summary = "It is due and will be brought into play by the next claim or sweep of any worker."
     elif job.errors and not job.suspect and job.errors[-1].reason not in STALLS and job.attempts:
         summary = f"It is backing off after failure {job.failures}; due again {_when(job.due_at, scene.now)}."
+    elif is_staged:
+        until = _when(job.due_at, scene.now)
+        summary = f"It waits until {until} for jobs of its group with an order below {job.order} (order_window=)."
     else:
         summary = f"It is not due until {_when(job.due_at, scene.now)}."
     reasons = [*_suspicion(scene), *_last_error(job)]
     if job.group is not None and job.held:
         reasons.append(f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends.")
+    elif is_staged:
+        reasons.append(f"It goes sooner, in its order, if a later job of group {job.group!r} is due before.")
     elif job.group is not None:
         reasons.append(f"When due it takes its turn in group {job.group!r}.")
     pause = None if job.group is None else _pause_of(scene, queue=job.queue, group=job.group)

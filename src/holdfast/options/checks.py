@@ -90,6 +90,7 @@ def _special(value: object) -> object:
 
 GROUP_PREFETCH_MAX: Final = 256
 AGING_SECONDS_MAX: Final = 86400.0  # beyond this, a hundred steps of priority can no longer be distinguished exactly
+ORDER_WINDOW_SECONDS_MAX: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class QueueOptions:
     shards: int = 1
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
     on_dead: OnDead = "go_on"  # "stop": a strict group stops at a job that dies until somebody acts
+    order_window: float | timedelta | None = None  # how long a job with order= waits for lower ones of its group
 
     def __post_init__(self) -> None:
         check_queue(self.name)
@@ -133,6 +135,7 @@ class QueueOptions:
                 f"queue {self.name!r}: aging= lets jobs move up with time; with order='lifo' the newest goes first. "
                 "Choose one of them."
             )
+        put(self, "order_window", _order_window(self.order_window))
         one_of(self.on_dead, "on_dead=", get_args(OnDead))
         if self.on_dead == "stop" and self.group_order == "relaxed":
             raise ConfigurationError(
@@ -157,6 +160,7 @@ class QueueOptions:
             aging=LIFO if self.order == "lifo" else _aging(self.aging),
             group_prefetch=self.group_prefetch,
             on_dead=self.on_dead,
+            order_window=_order_window(self.order_window),
         )
 
 
@@ -166,6 +170,15 @@ def _aging(value: float | timedelta | None) -> float | None:
     seconds = to_seconds(value, "aging=", least=0.001)
     if seconds > AGING_SECONDS_MAX:
         raise ConfigurationError(f"aging= must be at most {AGING_SECONDS_MAX:g} s (a day), not {seconds:g}.")
+    return seconds
+
+
+def _order_window(value: float | timedelta | None) -> float | None:
+    seconds = optional_seconds("order_window=", 0.001)(value)
+    if seconds is not None and seconds > ORDER_WINDOW_SECONDS_MAX:
+        raise ConfigurationError(
+            f"order_window= must be at most {ORDER_WINDOW_SECONDS_MAX:g} s (a day), not {seconds:g}."
+        )
     return seconds
 
 

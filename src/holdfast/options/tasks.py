@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -18,7 +19,7 @@ from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import NAME_LENGTH_MAX, check_list, check_name, nearest, shown
 from ..rates import Rate
-from ..records import SERIAL_PREFIX, Conflict, KeyScope, KeyUntil, OnExpire, Revival, TaskRule
+from ..records import ORDER_MAX, SERIAL_PREFIX, Conflict, KeyScope, KeyUntil, OnExpire, Revival, TaskRule
 from ..retry import RetryPolicy, as_policy
 from .checks import COUNT_MAX, PRIORITY_MAX, one_of, optional_rate, optional_seconds, optional_whole, queue_name, whole
 
@@ -135,6 +136,8 @@ def _check_keep_last(options: TaskOptions) -> None:
 
 OnTimeout = Literal["retry", "bury"]
 Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names
+Order = int | datetime  # a job's place in its group: lower ones go first
+OrderChooser = Order | Callable[..., Order | None]  # the same, fixed or computed
 
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
@@ -170,6 +173,7 @@ class TaskOptions:
     queue: str = "default"
     priority: int = 0
     group: Chooser | None = None
+    order: OrderChooser | None = None
     key: Chooser | None = None
     on_conflict: OnConflict = "keep"
     key_scope: KeyScope = "queue"
@@ -224,6 +228,8 @@ class TaskOptions:
             checked[option] = check(value)
         if checked.get("on_conflict", self.on_conflict) != self.on_conflict:
             checked = {**FRESH_BY_CONFLICT, **checked}
+        if checked.get("group", self.group) is None and self.group is not None:
+            checked = {"order": None, **checked}
         if checked.get("key", self.key) is None and self.key is not None:
             checked = {**FRESH_BY_KEY, **checked}
         made = dataclasses.replace(self, **checked)
@@ -241,6 +247,8 @@ class TaskOptions:
             raise ConfigurationError(
                 "remove= and window= exclude each other: a window is held by the job, which must not go before it ends."
             )
+        if made.order is not None and made.group is None:
+            raise ConfigurationError("order= is a job's place among those of its group. Give group= too.")
         return made
 
     def within(self, timeout: float) -> TaskOptions:
@@ -332,6 +340,22 @@ def _chooser(what: str) -> Callable[[Any], Chooser | None]:
     return check
 
 
+def order_number(value: object, what: str = "order=") -> int:
+    """A job's place in its group as a number: a whole number, or the microseconds since 1970 of an aware datetime."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigurationError(f"{what} takes an aware datetime, such as datetime.now(UTC), not a naive one.")
+        value = (value - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{what} takes a whole number or an aware datetime, not {shown(value)}.")
+    if abs(value) > ORDER_MAX:
+        raise ConfigurationError(f"{what} must be from {-ORDER_MAX} to {ORDER_MAX}, not {value}.")
+    return value
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def _names(what: str, option: str) -> Callable[[Any], tuple[str, ...]]:
     return lambda value: tuple(check_name(entry, what) for entry in check_list(value, option))
 
@@ -341,6 +365,7 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "queue": lambda value: queue_name(value),
     "priority": lambda value: whole(value, "priority=", -PRIORITY_MAX, PRIORITY_MAX),
     "group": _chooser("group"),
+    "order": lambda value: value if value is None or callable(value) else order_number(value),
     "key": _chooser("key"),
     "on_conflict": lambda value: one_of(value, "on_conflict=", get_args(OnConflict)),
     "key_scope": lambda value: one_of(value, "key_scope=", get_args(KeyScope)),

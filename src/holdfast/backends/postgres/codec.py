@@ -355,7 +355,8 @@ def _as_lease(row: LeaseTexts, args: bytes) -> Lease:
 
 
 _encode = msgspec.json.Encoder().encode
-_RARE_FIELDS = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # sent as one object, only if set
+# Sent as one object, only if set.
+_RARE_FIELDS = ("key_scope", "key_until", "key_window", "wait_max", "on_expire", "order")
 SINGLE_FIELDS = (
     "id",
     "task",

@@ -47,6 +47,7 @@ FILES = [
     "recover",
     "promote",
     "groups",
+    "orders",
     "lanes",
     "rates",
     "limits",

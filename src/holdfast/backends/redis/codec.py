@@ -197,12 +197,13 @@ def relative(job_id: bytes, task: bytes, state: bytes, status: bytes, value: byt
 
 
 def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:
-    """Return TERMS without holds_key; None if nothing of it is set."""
+    """Return TERMS without holds_key, which follows if an order does; None if nothing of it is set."""
     is_global, until_started, drops = job.key_scope == "global", job.key_until == "started", job.on_expire == "drop"
     window = job.key_window
-    if window is None and at_most is None and not (is_global or until_started or drops):
+    if window is None and at_most is None and job.order is None and not (is_global or until_started or drops):
         return None
-    return is_global, until_started, _or_false(window), _or_false(at_most), drops
+    terms = is_global, until_started, _or_false(window), _or_false(at_most), drops
+    return terms if job.order is None else (*terms, False, job.order)
 
 
 def _or_false(value: float | None) -> float | bool:
@@ -272,7 +273,7 @@ def record(job: StoredJob) -> list[Any]:
         "worker": False,
         "claim_call": False,
         "value": value,
-        "terms": job.holds_key if terms is None else (*terms, job.holds_key),
+        "terms": job.holds_key if terms is None else (*terms[:5], job.holds_key, *terms[6:]),
         "lane": job.lane + _AGED * (job.state is State.READY and job.rank != job.priority),
     }
     values = (derived[name] if name in derived else getattr(job, name) for name in FIELDS)
@@ -385,7 +386,9 @@ def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
     lane, stored = values["lane"], values["terms"]
     values["lane"], aged = lane % 4, lane & _AGED
     values["rank"] = values["priority"] if values["state"] is State.READY and not aged else 0
-    terms = dict(zip(TERMS, (*_USUAL, stored) if stored in (True, False) else stored, strict=True))
+    stored = [*_USUAL, stored] if stored in (True, False) else stored
+    terms = dict(zip(TERMS, stored, strict=False))
+    values["order"] = _or_none(terms.get("order", False))
     values["holds_key"] = terms["holds_key"]
     values["key_scope"] = "global" if terms["global"] else "queue"
     values["key_until"] = "started" if terms["until_started"] else "finished"

@@ -30,8 +30,9 @@ KEY_TYPES = {
     "ready": "zset",  # by queue, lane, rank, turn; except for tasks with a dedicated lane:
     "apart": "zset",  # by queue, task, rank, turn
     "staged": "zset",  # ready jobs of groups that may have several, by queue, group, turn
-    "waiting": "zset",  # by queue, group, held, priority, seq
+    "waiting": "zset",  # by queue, group, held, priority, order, seq
     "scheduled": "zset",  # by queue, group, held, due time
+    "ordered": "zset",  # scheduled jobs with an order that were never leased, by queue, group, priority, order
     "due": "zset",  # scheduled jobs of all queues by due time
     "running": "zset",  # by worker, fence
     "play": "zset",  # what each group has in play, by queue, group

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ...records import ORDER_MAX
+
 _LATEST, _EARLIEST = 253_402_300_799, -62_135_596_800  # the calendar's range of times
 _COUNTED_MAX = 2**53  # COUNTED_MAX of lua/prelude.lua
 _STATES = frozenset("swrxocd")
@@ -37,10 +39,15 @@ def _is_time(value: Any) -> bool:
     return _is_number(value) and _EARLIEST <= value <= _LATEST
 
 
+def _is_order(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= ORDER_MAX
+
+
 def _is_terms(value: Any) -> bool:
     if not isinstance(value, list):
         return isinstance(value, bool)
-    return len(value) == len(TERMS) and all(kind.holds(one) for kind, one in zip(TERMS.values(), value, strict=True))
+    few = len(TERMS) - len(value)
+    return few in (0, 1) and all(kind.holds(one) for kind, one in zip(TERMS.values(), value, strict=False))
 
 
 def _or_none(kind: Kind) -> Kind:
@@ -55,6 +62,7 @@ FLAG = Kind("(V == true or V == false)", lambda value: isinstance(value, bool))
 _LANE = Kind("V >= 0 and V < 16 and V % 1 == 0", lambda value: _is_number(value) and value in range(16), 0)
 _VALUE = Kind("(V == false or V == true or V == 1)", lambda value: isinstance(value, bool) or value == 1)
 _STATE = Kind("V", lambda value: isinstance(value, str) and value in _STATES, "d")  # NEEDED has them all
+_ORDER = Kind(f"(not V or V <= {ORDER_MAX} and V >= -{ORDER_MAX})", lambda value: value is False or _is_order(value))
 _TIME_OR_NONE, _TEXT_OR_NONE, _NUMBER_OR_NONE = _or_none(TIME), _or_none(TEXT), _or_none(NUMBER)
 
 # Every field costs every job, so what few jobs set shares one, `terms`: whether the job holds its key; or, if it sets
@@ -66,7 +74,9 @@ TERMS = {
     "due_max": _or_none(TIME),
     "drops": FLAG,  # whether it is dropped when it expires, instead of buried
     "holds_key": FLAG,
+    "order": _ORDER,  # its place in its group, as its caller gave it; jobs without one are stored without it
 }
+_HOLDS_KEY = list(TERMS).index("holds_key")
 _LIST = " and ".join(kind.lua.replace("V", f"V[TERMS_{name.upper()}]") for name, kind in TERMS.items())
 _HAS_KEY = "(row[KEY] or V ~= true and not V[TERMS_HOLDS_KEY])"
 _TERMS = Kind(f"(V == false or (V == true or {_LIST}) and {_HAS_KEY})", _is_terms)
@@ -141,7 +151,7 @@ def bad_fields(values: dict[str, Any]) -> list[str]:
 
 
 def _holds_key(terms: Any) -> bool:
-    return bool(terms[-1] if isinstance(terms, list) else terms)
+    return bool(terms[_HOLDS_KEY] if isinstance(terms, list) else terms)
 
 
 def record_in_lua(values: Mapping[str, str]) -> str:
@@ -197,8 +207,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "SERVER": ("process", "node", "shard"),  # ids
     "RATE": ("count", "seconds", "burst"),
     "FLOW": ("spent_until", "shut_until", "wakes_at"),  # a rate's state (GCRA): TAT, end of a slow-down, wake-up
-    # Of a queue. Those without an on_dead of their own are stored without it, as before there was one.
-    "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging", "on_dead"),
+    # Of a queue. The last ones are stored only where they say something, as before there were any.
+    "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging", "on_dead", "order_window"),
     "TASK": ("limit", "rate", "apart", "retain_count", "retain_dead", "retain_dead_count"),  # a task's rule
     "OVERRIDE": ("limit", "rate", "apart"),
     "NAMED": ("name", "rule"),

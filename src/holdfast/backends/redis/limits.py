@@ -64,7 +64,9 @@ def _stored(layout: str, struct: msgspec.Struct) -> tuple[Any, ...]:
 
 def queue_rule(rule: QueueRule) -> tuple[Any, ...]:
     stored = _stored("RULE", replace(rule, group_limit=1) if rule.group_order == "strict" else rule)
-    return stored if rule.on_dead == "stop" else stored[:-1]
+    if rule.order_window is not None:
+        return stored
+    return stored[:-1] if rule.on_dead == "stop" else stored[:-2]
 
 
 def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
@@ -113,8 +115,8 @@ def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
 
 def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
     stored = codec.unpack(packed)
-    if len(stored) == len(LAYOUTS["RULE"]) - 1:
-        stored = [*stored, "go_on"]
+    usual = ("go_on", False)  # of those that a rule need not say
+    stored = [*stored, *usual[len(stored) - len(LAYOUTS["RULE"]) :]] if len(stored) < len(LAYOUTS["RULE"]) else stored
     return msgspec.convert({"name": name.decode(), **_values("RULE", stored)}, QueueRule, from_attributes=True)
 
 

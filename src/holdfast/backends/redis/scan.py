@@ -317,6 +317,7 @@ _LAYOUT = {
     "finished": (1, 0),
     "running": (1, 8),
 }
+_ORDERED = 1  # what precedes the order, and then the seq, of a waiting job that has one; a seq begins with 0
 
 
 def number_in(key: str, member: bytes, tail: int) -> Number | None:
@@ -326,6 +327,8 @@ def number_in(key: str, member: bytes, tail: int) -> Number | None:
     try:
         for _ in range(names):
             start = member.index(b"\0", start) + 1
+        if key == "waiting" and member[start + offset] == _ORDERED:
+            start += 9
         seq: int = struct.unpack_from(">Q", member, start + offset)[0]
         if key == "running":  # the queue's name, of any length, precedes the id
             return seq, member[member.index(b"\0", start + tail) + 1 :]

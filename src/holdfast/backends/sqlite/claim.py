@@ -27,6 +27,7 @@ from ...records import (
     Recovered,
     Release,
 )
+from .. import formulas
 from ..formulas import LANE_APART, LANE_GROUPED, LANE_UNGROUPED
 from . import codec, limits, settle
 from .codec import SQL, Place, encoded
@@ -53,9 +54,9 @@ _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 Row = tuple[Any, ...]  # as claim.lane returns it
 
-# Positions in a Row; only rows of claim.heads have the turn.
+# Positions in a Row; only rows of claim.heads have the turn, and only those of claim.chained the order.
 _SEQ, _ID, _TASK, _QUEUE, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 3, 4, 5, 6, 7, 13, 18, 19
-_MAX_STALLS, _SUSPECT = 11, 15
+_MAX_STALLS, _SUSPECT, _ORDER = 11, 15, 19
 _NEW = Bucket()  # a bucket nothing was taken from
 
 
@@ -444,23 +445,30 @@ class Draw:
             or not rules.strict(lease.queue, lease.group)
         ):
             return False
-        return queue.limit >= UNLIMITED and queue.rate is None and rules.group_rate(lease.queue, lease.group) is None
+        if queue.order_window is not None or queue.limit < UNLIMITED or queue.rate is not None:
+            return False
+        return rules.group_rate(lease.queue, lease.group) is None
 
     def _behind(self, lease: Lease, most: int) -> list[Row]:
         """The next jobs of its group, up to the first that may not be chained."""
         lanes, now = self._rules.lanes, self._tx.now
         seq, behind = settle.seq_of(lease.token), list[Row]()
-        for row in self._tx.cursor.execute(_CHAINED, (lease.queue, lease.group, most)).fetchall():
+        rows = self._tx.cursor.execute(_CHAINED, (lease.queue, lease.group, most)).fetchall()
+        order = None
+        if any(row[_ORDER] is not None for row in rows):
+            [order] = self._tx.cursor.execute(SQL["claim.ordinal"], (seq,)).fetchone()
+        place = formulas.place(order, seq)
+        for row in rows:
             late = row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now
             odd = row[_SUSPECT] or not row[_MAX_STALLS] or lanes.get(row[_TASK])
-            if late or odd or row[_PRIORITY] != lease.priority or row[_SEQ] < seq:
+            if late or odd or row[_PRIORITY] != lease.priority or formulas.place(row[_ORDER], row[_SEQ]) < place:
                 break
             if row[_SIZE] > self._bytes_left:
                 self.full = True
                 break
             self._bytes_left -= row[_SIZE]
-            seq = row[_SEQ]
-            behind.append(row)
+            place = formulas.place(row[_ORDER], row[_SEQ])
+            behind.append(row[:_ORDER])
         return behind
 
     def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any], *, chained: bool = False) -> None:

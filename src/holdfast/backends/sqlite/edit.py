@@ -20,7 +20,7 @@ from .connection import Transaction
 from .groups import bring_into_play
 from .settle import in_play, mark
 
-_NAMES = "seq id task queue state grp key priority held turn due_at expires_at holds_key key_queue"
+_NAMES = "seq id task queue state grp key priority held turn due_at expires_at holds_key key_queue ordinal"
 JOB_FIELDS = _NAMES.split()
 
 
@@ -42,6 +42,8 @@ def edit(tx: Transaction, job_id: str, changes: Edit, by: str) -> JobRecord:
         expires_at = None if job["expires_at"] is None else job["expires_at"] - job["due_at"] + due_at
         tx.cursor.execute(SQL["edit.due"], (due_at, expires_at, job["seq"]))
     _place(tx, job, moved, due_at)
+    if job["ordinal"] is not None and moved["grp"] is not None:
+        tx.touch(moved["queue"], moved["grp"], changed=True)
     if changes.text:
         mark(tx, job["seq"], "edit", by=by, text=changes.text)
     tx.close()

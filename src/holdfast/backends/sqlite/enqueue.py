@@ -27,7 +27,7 @@ from ..caller_connections import (
     sqlalchemy_errors,
     unscoped,
 )
-from ..formulas import LANE_GROUPED, LANE_UNGROUPED, rank, window_end
+from ..formulas import LANE_GROUPED, LANE_UNGROUPED, due_time, rank, window_end
 from ..formulas import turn as turn_of
 from .codec import EVERYWHERE, SQL, encoded
 from .connection import SCHEMA_VERSION, Transaction, errors_mapped, mapped
@@ -57,6 +57,7 @@ class Holder(NamedTuple):
     key_window: float | None
     due_max: float | None
     priority: int
+    order: int | None
     turn: int | None
     due_at: float
 
@@ -153,16 +154,13 @@ def beyond(job: NewJob, now: float) -> tuple[Any, ...]:
         job.key_window,
         None if job.wait_max is None else now + job.wait_max,
         int(job.on_expire == "drop"),
+        job.order,
     )
-
-
-def due_time(job: NewJob, now: float) -> float:
-    return job.due_at if job.due_at is not None else now + (job.delay or 0.0)
 
 
 def _is_plain(job: NewJob) -> bool:
     """Whether a job uses no rare option, so that the columns' defaults apply."""
-    return job.key is None and job.wait_max is None and job.on_expire == "bury"
+    return job.key is None and job.wait_max is None and job.on_expire == "bury" and job.order is None
 
 
 def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
@@ -171,6 +169,8 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
     lanes, ages = rules.lanes, rules.any_aging
     for turn, job in enumerate(jobs, tx.ticks(len(jobs))):
         due_at = job.due_at if job.due_at is not None else now + (job.delay or 0.0)
+        if job.order is not None:
+            due_at = due_time(job, rules.queue(job.queue).order_window, now)
         its_rank = rank(job.priority, rules.aging(job.queue)) if ages else job.priority
         if due_at > now:
             rows.append(row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None, its_rank))
@@ -205,8 +205,8 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         rows = [(*row, *beyond(job, tx.now)) for job, row in zip(jobs, rows, strict=True)]
     answers = _enqueue_all(tx, jobs, insert, rows) if len(jobs) > 1 else [_enqueue_one(tx, jobs[0], insert, rows[0])]
     for job, row, answer in zip(jobs, rows, answers, strict=True):
-        if job.group is not None and row[_STATE] == "waiting" and answer.created:
-            tx.touch(job.queue, job.group)
+        if job.group is not None and answer.created and (row[_STATE] == "waiting" or job.order is not None):
+            tx.touch(job.queue, job.group, changed=job.order is not None)
     tx.close()
     return answers
 
@@ -278,9 +278,9 @@ def free_key(tx: Transaction, holder: Holder) -> None:
 
 
 def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -> None:
-    """Give an unstarted job the call of a newer one with its key. It keeps its turn if group and priority stay; else it
+    """Give an unstarted job the call of a newer one with its key. It keeps its turn if its place stays; else it
     gets the turn `issued` to that call, so that it takes the call's place in its batch."""
-    due_at = due_time(job, tx.now)
+    due_at = due_time(job, tx.rules.queue(job.queue).order_window, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
         due_at = min(due_at, max(holder.due_max, tx.now))
     values = {
@@ -295,16 +295,19 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -
         "key_started": int(job.key_until == "started"),
         "key_window": job.key_window,
         "dropped": int(job.on_expire == "drop"),
+        "ordinal": job.order,
         "seq": holder.seq,
     }
     tx.cursor.execute(SQL["enqueue.replace"], values)
     if holder.group is not None and holder.in_play:
         tx.touch(holder.queue, holder.group)
     if due_at <= tx.now:
-        in_line = (holder.group, holder.priority) == (job.group, job.priority)
+        in_line = (holder.group, holder.priority, holder.order) == (job.group, job.priority, job.order)
         is_here = issued is not None and holder.queue == job.queue  # another queue may have another aging
         turn = holder.turn if in_line else issued if is_here else None
         bring_into_play(tx, holder.seq, holder.queue, job.task, job.group, job.priority, turn)
+    elif job.group is not None and job.order is not None:
+        tx.touch(holder.queue, job.group, changed=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -404,7 +407,12 @@ def _check_same_store(execute: Execute, path: str) -> None:
 
 def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     """Store one job as `scheduled`, or say which one was there already."""
-    row = (*row_of(job, now, due_time(job, now), "scheduled", LANE_UNGROUPED, None, 0), *beyond(job, now))
+    window = None
+    if job.order is not None:
+        found = execute(SQL["enqueue.order_window"], (job.queue,)).fetchone()
+        window = None if found is None else found[0]
+    due_at = due_time(job, window, now)
+    row = (*row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None, 0), *beyond(job, now))
     if execute(SQL["enqueue.joined"], row).rowcount:
         return Enqueued(job.id, True)
     closed = execute(SQL["seal.closed"]).fetchone()

@@ -34,7 +34,16 @@ _FLOW = SQL["slow_down.flow"]
 Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
-_UNDECLARED = ("strict", 1, None, None, None, None, "skip")  # a queue without a rule, in the order of limit.queue
+_UNDECLARED = (
+    "strict",
+    1,
+    None,
+    None,
+    None,
+    None,
+    "go_on",
+    None,
+)  # a queue without a rule, in the order of limit.queue
 _NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 _COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
 
@@ -49,6 +58,7 @@ class Queue(NamedTuple):
     limit: int = UNLIMITED
     rate: Rate | None = None
     stops: bool = False  # a dead job stops its strict group
+    order_window: float | None = None
 
 
 class Task(NamedTuple):
@@ -140,14 +150,15 @@ class Rules:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
         if row is None and not self._queue_overrides:
             return Queue()
-        order, group_limit, group_rate, aging, limit, rate, on_dead = row or _UNDECLARED
+        order, group_limit, group_rate, aging, limit, rate, on_dead, order_window = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
             limit_override, rate_override = self._override("queue", name, "")
             limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
-        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), on_dead == "stop")
+        stops = on_dead == "stop"
+        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), stops, order_window)
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
@@ -190,15 +201,17 @@ class Rules:
         return formulas.group_limit(self.order(queue, group), declared, override, paused=bool(found))
 
     def limit_alone(self, queue: str, group: str) -> int | None:
-        """The limit, if nothing else (rate, aging) affects which jobs of this group are ready; else None."""
+        """The limit, if nothing else (rate, aging, window) affects which jobs of this group are ready; else None."""
         if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
             limit = self._limits.get(queue)
             if limit is None:
                 rule = self.queue(queue)
-                alone = rule.aging is None and _held(rule.group_rate) is None
+                alone = rule.aging is None and rule.order_window is None and _held(rule.group_rate) is None
                 limit = self._limits[queue] = (1 if rule.strict else rule.group_limit) if alone else _NOT_ALONE
             return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
         if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
+            return None
+        if self.queue(queue).order_window is not None:
             return None
         return self.group_limit(queue, group)
 
@@ -286,6 +299,8 @@ _IN_PLAY = SQL["refill.in_play"]
 _WAITING = SQL["refill.waiting"]
 _FILL = SQL["refill.fill"]
 _WITHDRAW = SQL["refill.withdraw"]
+_JOIN_STAGED = SQL["refill.join_staged"]
+_GIVE_WAY = SQL["refill.give_way"]
 _NEXT_WAITING = SQL["refill.next_waiting"]
 _NEXT_WAITING_QUEUE = SQL["refill.next_waiting_queue"]
 
@@ -295,8 +310,8 @@ _NONE: InPlay = (0, 0, None)
 def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None = None) -> int:
     """Bring the touched groups to their limits and rates; returns how many jobs became ready.
 
-    `touched` maps each group to whether one of its rules changed: then jobs may have to be withdrawn. `due`: whether
-    any scheduled job is due; None: query it.
+    `touched` maps each group to whether one of its rules changed, or a job with an order came in: then jobs may have to
+    be withdrawn. `due`: whether any scheduled job is due; None: query it.
     """
     rules = tx.rules
     if due is None:
@@ -399,6 +414,7 @@ class Filling:
         if room > 0 and due:
             values = {"queue": queue, "grp": group, "limit": self._limit, "now": tx.now}
             tx.cursor.execute(_JOIN_DUE, values)
+        room += self._make_way()
         most = max(0, min(room, READY_PER_GROUP_MAX - self._ready))
         # Reading one more than there is room for shows whether jobs are still waiting.
         rows = tx.cursor.execute(_WAITING, (queue, group, most + 1)).fetchall() if room >= 0 else []
@@ -413,6 +429,18 @@ class Filling:
         if self._bucket is not None:
             self._wake(self._bucket, waits=waits or room < 0)
         return len(filled)
+
+    def _make_way(self) -> int:
+        """Let jobs with lower orders go before a ready one that has not started (R104, R105); returns the room made."""
+        tx, (queue, group) = self._tx, self._name
+        window = tx.rules.queue(queue).order_window
+        if window is not None and self._limit > 0 and (self._limit > self._in_play or self._ready):
+            tx.cursor.execute(_JOIN_STAGED, {"queue": queue, "grp": group, "now": tx.now, "window": window})
+        if self._limit != 1 or not self._ready:
+            return 0
+        withdrawn = tx.cursor.execute(_GIVE_WAY, {"queue": queue, "grp": group}).rowcount
+        self._ready, self._in_play = self._ready - withdrawn, self._in_play - withdrawn
+        return withdrawn
 
     def _made_ready(self, seq: int, task: str, priority: int, turn: int | None) -> tuple[Any, ...]:
         tx, queue = self._tx, self._name[0]
@@ -464,8 +492,8 @@ def bring_into_play(
 ) -> None:
     """Bring a due job into play, with its old turn or a new one: ready, or waiting in its group until refill."""
     if group is not None:
-        tx.cursor.execute(SQL["promote.to_waiting"], (turn, seq))
-        tx.touch(queue, group)
+        [ordered] = tx.cursor.execute(SQL["promote.to_waiting"], (turn, seq)).fetchone()
+        tx.touch(queue, group, changed=bool(ordered))  # a ready job of its group may have to make way
         return
     aging = tx.rules.aging(queue)
     if turn is None:

@@ -46,7 +46,7 @@ def queue_row(rule: QueueRule) -> tuple[Any, ...]:
     """A rule as stored; strict implies a group limit of 1."""
     group_limit = 1 if rule.group_order == "strict" else rule.group_limit
     place = (rule.name, group_limit, rule.group_order, rule.limit)
-    return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging, rule.on_dead)
+    return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging, rule.on_dead, rule.order_window)
 
 
 def task_row(rule: TaskRule) -> tuple[Any, ...]:

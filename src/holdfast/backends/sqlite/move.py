@@ -23,7 +23,7 @@ from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
 
-_BEYOND = 38  # end of the columns that every job record has
+_BEYOND = 39  # end of the columns that every job record has
 
 
 def sealed(cursor: sqlite3.Cursor) -> Seal | None:
@@ -138,7 +138,16 @@ def _job_row(job: StoredJob) -> tuple[Any, ...]:
         *(job.progress_text, job.value, job.reason, encoded(job.errors) if job.errors else None),
         *(None if job.revival is None else encoded(job.revival), job.options),
         *(job.shared_stalls, job.suspect, job.holds_key, _key_queue(job), job.key_until == "started"),
-        *(job.key_window, job.due_max, job.on_expire == "drop", job.turn, job.rank, _lane(job), job.prune_at),
+        *(
+            job.key_window,
+            job.due_max,
+            job.on_expire == "drop",
+            job.order,
+            job.turn,
+            job.rank,
+            _lane(job),
+            job.prune_at,
+        ),
         encoded(job.marks).decode() if job.marks else None,
     )
 

@@ -61,6 +61,7 @@ _FIELDS = (
     *("max_stalls", "created_at", "due_at", "expires_at", "started_at", "finished_at", "fence", "worker", "begun"),
     *("held", "cancel_requested", "progress", "progress_text", "value", "reason", "errors", "revival", "options"),
     *("shared_stalls", "suspect", "holds_key", "key_scope", "key_until", "key_window", "due_max", "on_expire"),
+    "order",
 )
 
 
@@ -100,7 +101,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
         seq, id, task, queue, state, args, priority, group, key, attempts, failures, stalls, max_stalls, created_at,
         due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
         progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key, key_place,
-        key_started, key_window, due_max, dropped,
+        key_started, key_window, due_max, dropped, order,
     ) = row  # fmt: skip
     return JobRecord(
         seq=seq,
@@ -141,6 +142,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
         key_window=key_window,
         due_max=due_max,
         on_expire="drop" if dropped else "bury",
+        order=order,
     )
 
 
@@ -350,8 +352,9 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
             group_rate=rate_of(group_rate),
             aging=aging,
             on_dead="stop" if on_dead == "stop" else "go_on",
+            order_window=order_window,
         )
-        for name, group_limit, group_order, limit, rate, group_rate, aging, on_dead in cursor.execute(
+        for name, group_limit, group_order, limit, rate, group_rate, aging, on_dead, order_window in cursor.execute(
             SQL["read.queues"]
         )
     ]

@@ -97,6 +97,13 @@ async def _jobs(world: World, limit: int) -> Ledger:
 
 
 async def _judge(world: World, ledger: Ledger) -> None:
+    await _judge_ends(world, ledger)
+    if ledger.limit == 1:
+        for group, order in ledger.order.items():
+            same(order, sorted(order), f"order of {group}")
+
+
+async def _judge_ends(world: World, ledger: Ledger) -> None:
     same(ledger.faults, [], "faults the rivals saw")
     same(sum(ledger.leased.values()), ledger.total, "jobs leased")
     same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: ledger.total}, "states")
@@ -105,9 +112,6 @@ async def _judge(world: World, ledger: Ledger) -> None:
     fences = [row["fence"] for row in rows]
     if not world.backend.sharded:  # each shard counts for itself
         same(len(set(fences)), len(fences), "fences are all different")
-    if ledger.limit == 1:
-        for group, order in ledger.order.items():
-            same(order, sorted(order), f"order of {group}")
 
 
 async def _as_tasks(world: World, limit: int) -> None:
@@ -156,6 +160,37 @@ async def eight_claimers_in_threads_keep_strict_groups_in_order(world: World) ->
 @case
 async def eight_claimers_in_threads_never_exceed_a_limit(world: World) -> None:
     await _as_threads(world, 3)
+
+
+def _ordered(world: World) -> list[NewJob]:
+    """Jobs of three groups whose orders, all different, have nothing to do with when they are enqueued."""
+    return [world.job(group=f"g{n % 3}", order=n * 7919 % 100_003) for n in range(world.sized(90))]
+
+
+async def _produce(world: World, jobs: Sequence[NewJob]) -> None:
+    for job in jobs:
+        await world.backend.enqueue([job], now=START)
+
+
+@case
+async def eight_claimers_in_threads_run_groups_by_their_orders(world: World) -> None:
+    jobs = _ordered(world)
+    await asyncio.gather(*(_produce(world, jobs[n::RIVALS]) for n in range(RIVALS)))
+    ledger = Ledger(total=len(jobs), limit=1)
+    await asyncio.gather(*(asyncio.to_thread(_thread, world, f"rival-{n}", ledger) for n in range(RIVALS)))
+    same(ledger.faults, [], "faults the rivals saw")
+    orders = {job.id: job.order or 0 for job in jobs}
+    for group, ids in ledger.order.items():
+        same(ids, sorted(ids, key=lambda job_id: orders[job_id]), f"order of {group}")
+
+
+@case
+async def lower_orders_that_come_in_while_others_are_claimed_run_once(world: World) -> None:
+    jobs = _ordered(world)
+    ledger = Ledger(total=len(jobs), limit=1)
+    rivals = [asyncio.to_thread(_thread, world, f"rival-{n}", ledger) for n in range(RIVALS)]
+    await asyncio.gather(*rivals, *(_produce(world, jobs[n::2]) for n in range(2)))
+    await _judge_ends(world, ledger)
 
 
 @case

@@ -118,6 +118,7 @@ class Walk:
             wait_max=self._one(None, 20.0),
             **(options if key is not None else {}),
         )
+        job = replace(job, **self._more())
         if self.ids and self.dice.random() < 0.05:
             job = self.world.job(id=self._job())
             if self.world.backend.sharded:  # an id is known only where its job is: there, the same call is repeated
@@ -126,6 +127,10 @@ class Walk:
         answers = await self.world.backend.enqueue([job], now=self.world.now)
         self.ids.append(job.id)
         return answers
+
+    def _more(self) -> dict[str, Any]:
+        """Further fields of a new job."""
+        return {}
 
     def _key_options(self) -> dict[str, Any]:
         """How a key holds; a global one only where two queues are in one store. Nothing without a key."""
@@ -564,3 +569,27 @@ class KeyWalk(Walk):
 
     conflicts = (*Walk.conflicts, "extend", "extend")
     verbs = (*Walk.verbs, "free_key", "free_key", "free_key", "annotate")
+
+
+class OrderWalk(ChainWalk):
+    """A walk on which jobs have orders and wait for lower ones."""
+
+    def _more(self) -> dict[str, Any]:
+        return {"order": self._one(None, 1, 2, 2, 3, 4, -5), "delay": self._one(None, None, None, 0.0, 5.0, 50.0)}
+
+    async def rule(self) -> object:
+        rule = QueueRule(
+            name=self._one(*QUEUES),
+            group_limit=self._one(1, 2),
+            group_order=self._one("strict", "strict", "relaxed"),
+            group_rate=self._one(None, None, None, Rate(2, 10.0)),
+            on_dead=self._one("go_on", "stop"),
+            order_window=self._one(None, 3.0, 8.0),
+        )
+        await self.world.backend.declare([rule], now=self.world.now)
+        return rule
+
+
+@case_for_each(range(6), name=lambda seed: f"seed {seed}")
+async def a_random_walk_with_orders_keeps_the_store_sound(world: World, seed: int) -> None:
+    await keep_sound(OrderWalk(world, seed), f"order seed {seed}")

@@ -9,6 +9,10 @@
 -- Whether a job may be in a chain, as far as it shows itself.
 NOT @j.suspect AND @j.max_stalls > 0
 
+-- :: fragment ordinal(j)
+-- The order of a job, for comparison: formulas.place.
+coalesce(@j.ordinal, -9223372036854775808)
+
 -- :: function_chain
 CREATE OR REPLACE FUNCTION holdfast.chain(taken holdfast.taken, request jsonb, nonce text, free bigint,
     at double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
@@ -32,6 +36,7 @@ BEGIN
           AND @lane_in_bulk(j.task, j.grp) = 1 AND holdfast.is_strict(j.queue, j.grp)
           AND NOT EXISTS (SELECT FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = j.queue
                           AND (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL))
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = j.queue AND q.order_window IS NOT NULL)
           AND NOT EXISTS (SELECT FROM holdfast.limits(ARRAY[ROW(j.queue, j.grp)::holdfast.place]) g
                           WHERE (g.rate).count IS NOT NULL)
         ORDER BY j.fence);
@@ -70,12 +75,14 @@ BEGIN
             SELECT c.seq FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = front.queue AND c.grp = front.grp
             ORDER BY @group_order(c) LIMIT greatest(0, most))) WITH ORDINALITY l(seq, n)
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
-        SELECT l.n, octet_length(j.args) AS size, @like_front(j) AND j.priority = front.priority AND j.grp = front.grp
+        SELECT l.n, @ordinal(j) AS ordinal, octet_length(j.args) AS size,
+               @like_front(j) AND j.priority = front.priority AND j.grp = front.grp
                AND @lane_in_bulk(j.task, j.grp) = 1 AND (j.expires_at IS NULL OR j.expires_at > at) AS fits
         FROM lined l JOIN holdfast.jobs j ON j.seq = l.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), judged AS (
-        SELECT l.n, l.seq, coalesce(k.fits, false) AND l.seq > lag(l.seq, 1, front.seq) OVER by_place AS fits,
+        SELECT l.n, l.seq, coalesce(k.fits, false) AND (k.ordinal, l.seq) > (
+                   lag(k.ordinal, 1, @ordinal(front)) OVER by_place, lag(l.seq, 1, front.seq) OVER by_place) AS fits,
                sum(k.size) OVER by_place AS bytes
         FROM lined l LEFT JOIN locked k ON k.n = l.n WINDOW by_place AS (ORDER BY l.n)
     ), chosen AS (

@@ -24,12 +24,12 @@ options
 @o.due_at + @o.expires, @o.args, @o.revival, @o.options
 
 -- :: fragment keyed_row
-key, holds_key, key_global, key_until_started, key_window, due_max, drop_expired
+key, holds_key, key_global, key_until_started, key_window, due_max, drop_expired, ordinal
 
 -- :: fragment keyed_row_of(o)
 @o.key, @o.key IS NOT NULL, @o.key_global, @o.more ? 'key_until' IS TRUE,
 (@o.more ->> 'key_window')::double precision, at + (@o.more ->> 'wait_max')::double precision,
-@o.more ? 'on_expire' IS TRUE
+@o.more ? 'on_expire' IS TRUE, (@o.more ->> 'order')::bigint
 
 -- :: function_enqueue_single
 CREATE OR REPLACE FUNCTION holdfast.enqueue_single(
@@ -83,7 +83,10 @@ RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
                coalesce(e.priority::integer, s.priority) AS priority, coalesce(e.grp, s."group") AS grp,
                coalesce(e.key, s.key) AS key, coalesce(e.on_conflict, s.on_conflict) AS on_conflict,
                coalesce(e.due_at::double precision, s.due_at,
-                        at + coalesce(e.delay::double precision, s.delay, 0)) AS due_at,
+                        at + coalesce(e.delay::double precision, s.delay, CASE
+                            WHEN coalesce(e.more::jsonb, s.more) ? 'order' AND coalesce(e.grp, s."group") IS NOT NULL
+                            THEN (SELECT q.order_window FROM holdfast.queues q WHERE q.name = coalesce(e.queue, s.queue))
+                        END, 0)) AS due_at,
                coalesce(e.expires::double precision, s.expires) AS expires,
                coalesce(e.max_stalls::integer, s.max_stalls) AS max_stalls,
                coalesce(e.revival::jsonb, s.revival) AS revival, coalesce(e.options, s.options) AS options,

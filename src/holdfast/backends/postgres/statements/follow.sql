@@ -32,7 +32,8 @@ BEGIN
         RETURN false;
     END IF;
     RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
+        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
+                        AND (group_order = 'relaxed' OR order_window IS NOT NULL))
         AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
 END $$
 
@@ -70,7 +71,7 @@ BEGIN
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), turned AS MATERIALIZED (
         SELECT l.seq, l.size, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
-        FROM (SELECT * FROM locked o ORDER BY @group_order(o)) l
+        FROM (SELECT * FROM locked o ORDER BY o.held DESC, o.priority DESC, o.seq) l
     ), ungrouped AS MATERIALIZED (
         SELECT seq, octet_length(args) AS size @in_lane(0)
         LIMIT room - least((SELECT count(*) FROM turned WHERE NOT expired AND NOT parked), CASE first
@@ -121,7 +122,8 @@ BEGIN
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1)
           AND NOT EXISTS (SELECT FROM holdfast.jobs p WHERE p.queue = freed.queue AND p.grp = freed.grp AND @in_play(p))
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-          AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
+          AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
+                          AND (group_order = 'relaxed' OR order_window IS NOT NULL))
           AND NOT EXISTS (SELECT FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named AND z.name = freed.grp)
         ORDER BY @group_order(c) LIMIT 1
     ), locked AS MATERIALIZED (  -- CASE: as in claim_followers

@@ -35,6 +35,7 @@ BEGIN
     rated := EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
     IF rated THEN PERFORM holdfast.set_groups_back(places, at), holdfast.withdraw(places, at); END IF;
     PERFORM holdfast.join_due(places, at);
+    IF EXISTS (SELECT FROM holdfast.jobs o WHERE @may_precede(o)) THEN PERFORM holdfast.make_way(places, at); END IF;
     made := holdfast.make_ready(places, at);
     IF rated THEN PERFORM holdfast.wake(places, at); END IF;
     RETURN made;
@@ -50,7 +51,7 @@ BEGIN
             SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- the rest follows by promote
                 SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
                 AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
-                ORDER BY d.priority DESC, d.seq LIMIT CASE WHEN g.room > 0 THEN @READY_PER_GROUP_MAX ELSE 0 END) c
+                ORDER BY d.priority DESC, d.ordinal NULLS FIRST, d.seq LIMIT CASE WHEN g.room > 0 THEN @READY_PER_GROUP_MAX ELSE 0 END) c
             JOIN holdfast.jobs j ON j.seq = c.seq
             WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
                           WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
@@ -66,7 +67,7 @@ END $$
 
 -- :: fragment group_order(j)
 -- The order in which the waiting jobs of a group become ready.
-@j.held DESC, @j.priority DESC, @j.seq
+@j.held DESC, @j.priority DESC, @j.ordinal NULLS FIRST, @j.seq
 
 -- :: fragment next_of_group
 -- What is needed of a waiting job w of the group g to make it ready.
@@ -105,7 +106,7 @@ BEGIN
     WITH chosen AS MATERIALIZED (
         SELECT @next_of_group
         FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
-            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            SELECT c.seq, c.held, c.priority, c.ordinal, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY @group_order(c) LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready))) w
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
@@ -175,7 +176,9 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.may_swap(places holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.queues WHERE group_order = 'relaxed') THEN RETURN false; END IF;
-    RETURN NOT EXISTS (SELECT FROM holdfast.limits(places) g WHERE g.most < 2);
+    RETURN NOT EXISTS (SELECT FROM holdfast.limits(places) g WHERE g.most < 2)
+        AND NOT EXISTS (SELECT FROM unnest(places) p JOIN holdfast.queues q ON q.name = p.queue
+                        WHERE q.order_window IS NOT NULL);
 END $$
 
 -- :: function_share_groups
@@ -212,7 +215,7 @@ BEGIN
     ), locked AS MATERIALIZED (
         SELECT @next_of_group
         FROM holdfast.group_rooms(places, at) g JOIN swaps s ON s.queue = g.queue AND s.grp = g.grp CROSS JOIN LATERAL (
-            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            SELECT c.seq, c.held, c.priority, c.ordinal, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp ORDER BY @group_order(c)
             LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready, s.number)) FOR UPDATE SKIP LOCKED) w
     ), @make_locked_ready;
@@ -286,7 +289,7 @@ BEGIN  -- a job that a claim is taking at this moment is no longer ready once it
         SELECT w.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
             SELECT r.seq FROM holdfast.jobs r
             WHERE r.queue = g.queue AND r.grp = g.grp AND r.state = 'ready'
-            ORDER BY r.held, r.priority, r.seq DESC LIMIT greatest(0, -g.room)) w)
+            ORDER BY r.held, r.priority, r.ordinal DESC NULLS LAST, r.seq DESC LIMIT greatest(0, -g.room)) w)
     UPDATE holdfast.jobs j SET state = 'waiting' FROM beyond WHERE j.seq = beyond.seq AND j.state = 'ready';
 END $$
 

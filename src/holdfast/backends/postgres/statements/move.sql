@@ -113,7 +113,7 @@ WITH named AS (
 INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
     max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
     progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect, rank, holds_key,
-    key_global, key_until_started, key_window, due_max, drop_expired, marks)
+    key_global, key_until_started, key_window, due_max, drop_expired, ordinal, marks)
 SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key,
     CASE WHEN r.lane < 3 THEN r.lane ELSE coalesce((SELECT b.lane FROM holdfast.bounds b
                                                     WHERE b.kind = 'task' AND b.name = r.task), 3) END, r.turn, r.attempts, r.failures,
@@ -121,7 +121,7 @@ SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key,
     r.begun, r.held, r.cancel_requested, r.progress, r.progress_text, r.reason, decode(r.args, 'base64'),
     decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64'),
     r.shared_stalls, r.suspect, r.rank, r.holds_key, r.key_scope = 'global', r.key_until = 'started', r.key_window,
-    r.due_max, r.on_expire = 'drop', nullif(r.marks, '[]')
+    r.due_max, r.on_expire = 'drop', r."order", nullif(r.marks, '[]')
 FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, queue text, state text, priority integer,
     "group" text, key text, lane smallint, turn bigint, attempts integer, failures integer, stalls integer,
     max_stalls integer, created_at double precision, due_at double precision, expires_at double precision,
@@ -129,7 +129,7 @@ FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, qu
     held boolean, cancel_requested boolean, progress double precision, progress_text text, reason text, args text,
     value text, errors jsonb, revival jsonb, options text, shared_stalls integer, suspect boolean, rank integer,
     holds_key boolean, key_scope text, key_until text, key_window double precision, due_max double precision,
-    on_expire text, marks jsonb)
+    on_expire text, "order" bigint, marks jsonb)
 WHERE r.seq IN (SELECT named.seq FROM named) ORDER BY r.seq
 
 -- :: retain

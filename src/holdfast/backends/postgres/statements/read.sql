@@ -14,6 +14,7 @@ CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS json LAN
         'options', holdfast.base64(j.options), 'key_scope', CASE WHEN j.key_global THEN 'global' ELSE 'queue' END,
         'key_until', CASE WHEN j.key_until_started THEN 'started' ELSE 'finished' END, 'key_window', j.key_window,
         'holds_key', j.holds_key, 'due_max', j.due_max, 'on_expire', CASE WHEN j.drop_expired THEN 'drop' ELSE 'bury' END,
+        'order', j.ordinal,
         'turn', j.turn, 'lane', least(j.lane, 3), 'rank', CASE WHEN j.state = 'ready' THEN j.rank ELSE 0 END)
 $$
 
@@ -54,7 +55,7 @@ holdfast.job_record(j)
 json_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state, 'args', 'e30=',
     'priority', j.priority, 'group', j.grp, 'key', j.key, 'attempts', j.attempts, 'failures', j.failures,
     'stalls', j.stalls, 'created_at', j.created_at, 'due_at', j.due_at, 'started_at', j.started_at,
-    'finished_at', j.finished_at, 'worker', j.worker, 'reason', j.reason)
+    'finished_at', j.finished_at, 'worker', j.worker, 'reason', j.reason, 'order', j.ordinal)
 
 -- :: walk_all
 SELECT * FROM holdfast.jobs WHERE seq < %(below)s ORDER BY seq DESC LIMIT %(rows)s
@@ -144,7 +145,8 @@ WHERE job_seq = (SELECT seq FROM holdfast.ids WHERE id = %(id)s) ORDER BY line
 
 -- :: queues
 SELECT jsonb_build_object('name', name, 'group_limit', group_limit, 'group_order', group_order, 'limit', job_limit,
-    'rate', rate, 'group_rate', group_rate, 'aging', aging, 'on_dead', on_dead)::text FROM holdfast.queues ORDER BY name
+    'rate', rate, 'group_rate', group_rate, 'aging', aging, 'on_dead', on_dead,
+    'order_window', order_window)::text FROM holdfast.queues ORDER BY name
 
 -- :: tasks
 SELECT jsonb_build_object('name', name, 'limit', job_limit, 'rate', rate, 'apart', apart, 'retain_count', retain_count,
@@ -254,17 +256,18 @@ CREATE OR REPLACE FUNCTION holdfast.group_head(queued text, named text) RETURNS 
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT coalesce(
         (SELECT p.id FROM (
-             SELECT j.id, j.state, j.priority, j.seq FROM holdfast.jobs j
+             SELECT j.id, j.state, j.priority, j.ordinal, j.seq FROM holdfast.jobs j
              WHERE @in_play(j)
                AND j.queue = queued AND j.grp = named LIMIT 1000) p
-         ORDER BY p.state <> 'running', p.state <> 'ready', p.state = 'dead', p.priority DESC, p.seq LIMIT 1),
+         ORDER BY p.state <> 'running', p.state <> 'ready', p.state = 'dead', p.priority DESC,
+                  p.ordinal NULLS FIRST, p.seq LIMIT 1),
         (SELECT j.id FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = queued AND j.grp = named
-         ORDER BY j.held DESC, j.priority DESC, j.seq LIMIT 1),
+         ORDER BY @group_order(j) LIMIT 1),
         (SELECT d.id FROM (
-             SELECT j.id, j.priority, j.seq FROM holdfast.jobs j
+             SELECT j.id, j.priority, j.ordinal, j.seq FROM holdfast.jobs j
              WHERE j.state = 'scheduled' AND j.grp IS NOT NULL AND j.queue = queued AND j.grp = named
              ORDER BY j.due_at LIMIT 1000) d
-         ORDER BY d.priority DESC, d.seq LIMIT 1))
+         ORDER BY d.priority DESC, d.ordinal NULLS FIRST, d.seq LIMIT 1))
 $$
 
 -- :: workers

@@ -130,12 +130,13 @@ BEGIN
     SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
         turn = CASE WHEN due <= at AND turn IS NOT NULL AND grp IS NOT DISTINCT FROM new.grp
-                         AND priority = new.priority THEN turn
+                         AND priority = new.priority AND ordinal IS NOT DISTINCT FROM (new.more ->> 'order')::bigint
+                    THEN turn
                     WHEN due <= at AND new.grp IS NULL THEN holdfast.turn_of(its_turn, queue, new.priority) END,
         max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
         args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
         key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,
-        drop_expired = new.more ? 'on_expire' IS TRUE
+        drop_expired = new.more ? 'on_expire' IS TRUE, ordinal = (new.more ->> 'order')::bigint
     WHERE seq = holder.seq;
     RETURN jsonb_build_array(holder.id, false, true);
 END $$

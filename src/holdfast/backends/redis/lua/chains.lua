@@ -13,23 +13,24 @@ end
 local function is_counted(row, place)
     local rule = hf.rule_of(row[QUEUE])
     local _, rate, strict = hf.group_of(place)
-    return rule.rate or rule.limit < UNLIMITED or rate or not strict
+    return rule.rate or rule.limit < UNLIMITED or rate or rule[RULE_ORDER_WINDOW] or not strict
 end
 
 -- Leases up to `most` jobs behind this one; returns how many.
 local function chain_to(row, place, most, claim)
     local members = call('ZRANGEBYLEX', WAITING, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, most)
-    local ids, priority, seq = hf.ids_after(members, #place + 13), row[PRIORITY], row[SEQ]
+    local ids, before = hf.waiting_ids(members, #place), row
     hf.load_rows(ids)
     for i = 1, #ids do
         local next_one = hf.cache[ids[i]]
-        if not next_one or next_one[STATE] ~= 'w' or next_one[PRIORITY] ~= priority or next_one[SEQ] < seq
+        if not next_one or next_one[STATE] ~= 'w'
+            or next_one[PRIORITY] ~= before[PRIORITY] or hf.before(next_one, before)
             or next_one[EXPIRES_AT] and next_one[EXPIRES_AT] <= now or not may_chain(next_one) then return i - 1 end
         if claim.weighs and not hf.fits(ids[i], claim) then
             claim.full = true
             return i - 1
         end
-        next_one[LANE], seq = 1, next_one[SEQ]
+        next_one[LANE], before = 1, next_one
         hf.put(WAITING, members[i], false)
         hf.put(PLAY, place .. ids[i], '0')
         hf.lease(next_one, claim)

@@ -122,7 +122,7 @@ function hf.edit(row, moved, group, priority, due_at)
         row[STATE] = 's'
         if plays then return hf.enter_play(row, was_in, had_key) end
     end
-    hf.enter(row, was_in, had_key)
+    hf.enter_later(row, was_in, had_key)
 end
 
 -- A revived job's letter follows it into its new queue.

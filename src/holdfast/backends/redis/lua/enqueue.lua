@@ -37,7 +37,8 @@ local rule = call('HGET', RULES, queue)
 local is_sound = true
 if rule then is_sound, rule = pcall(cunpack, rule) end
 if not is_sound or rule and type(rule) ~= 'table' then break end
-if rule and (rule[RULE_AGING] or group and (rule[RULE_GROUP_ORDER] ~= 'strict' or rule[RULE_GROUP_RATE])) then break end
+if rule and (rule[RULE_AGING] or group and (rule[RULE_GROUP_ORDER] ~= 'strict' or rule[RULE_GROUP_RATE]
+    or rule[RULE_ORDER_WINDOW])) then break end
 
 local key_name = key and KEY_NAME(PLAIN(queue), PLAIN(task), key)
 if key and call('HEXISTS', KEYED, key_name) == 1 then break end
@@ -66,7 +67,7 @@ call('HSET', BODIES, id, ARGV.bodies)
 call('ZADD', SEQS, seq_text, id)
 if key then call('HSET', KEYED, key_name, id) end
 if waits then
-    call('ZADD', WAITING, '0', WAITING_MEMBER(place, record))
+    call('ZADD', WAITING, '0', WAITING_MEMBER(place, '', record))
     call('HSET', META, 'seq', seq_text)
 else
     if group then call('ZADD', PLAY, '0', place .. id) end
@@ -101,8 +102,22 @@ function hf.known_among(jobs)
     return known, any_key
 end
 
+-- When a new job is due: formulas.due_time.
+function hf.due_of(job)
+    if job[NEW_DUE_AT] or job[NEW_DELAY] then return job[NEW_DUE_AT] or now + job[NEW_DELAY] end
+    local terms = job[NEW_TERMS]
+    local has_order = terms and terms[TERMS_ORDER] and job[NEW_GROUP]
+    return now + (has_order and hf.rule_of(job[NEW_QUEUE])[RULE_ORDER_WINDOW] or 0)
+end
+
+-- Lists a job that is due later. One with an order may go before others of its group at once.
+function hf.enter_later(row, was_in, had_key)
+    hf.enter(row, was_in, had_key)
+    if row[GROUP] and hf.order_of(row) then hf.touch(hf.place_of(row[QUEUE], row[GROUP]), true) end
+end
+
 function hf.add(job, seq)
-    local due_at = job[NEW_DUE_AT] or now + (job[NEW_DELAY] or 0)
+    local due_at = hf.due_of(job)
     local key, terms = job[NEW_KEY] or false, job[NEW_TERMS]
     if terms then
         terms[TERMS_DUE_MAX], terms[TERMS_HOLDS_KEY] = terms[TERMS_DUE_MAX] and now + terms[TERMS_DUE_MAX], key and true
@@ -114,7 +129,7 @@ function hf.add(job, seq)
     hf.put(SEQS, job[NEW_ID], format('%.0f', seq))
     hf.cache[job[NEW_ID]] = row
     if key then hf.free_key(hf.key_name(row)) end
-    if due_at > now then hf.enter(row) else hf.enter_play(row) end
+    if due_at > now then hf.enter_later(row) else hf.enter_play(row) end
 end
 
 -- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given; or, if a job may not
@@ -218,20 +233,22 @@ function hf.replace(row, job)
     local was_in, had_key = hf.leave(row)
     local group, terms = job[NEW_GROUP] or false, job[NEW_TERMS] or true
     local due_max = row[TERMS] ~= true and row[TERMS][TERMS_DUE_MAX]
-    row[DUE_AT] = job[NEW_DUE_AT] or now + (job[NEW_DELAY] or 0)
+    row[DUE_AT] = hf.due_of(job)
     if job[NEW_ON_CONFLICT] == 'debounce' and due_max then
         row[DUE_AT] = math.min(row[DUE_AT], math.max(due_max, now))
     end
     if due_max and terms == true then terms = { false, false, false, false, false } end
     if terms ~= true then terms[TERMS_DUE_MAX], terms[TERMS_HOLDS_KEY] = due_max or false, true end
+    local order = hf.order_of(row)
     row[TERMS] = terms
     row[HELD] = row[HELD] and row[GROUP] == group
     local in_line = row[DUE_AT] <= now and row[GROUP] == group and row[PRIORITY] == job[NEW_PRIORITY]
+        and hf.order_of(row) == order
     row[PRIORITY], row[GROUP] = job[NEW_PRIORITY], group
     row[MAX_STALLS] = math.max(job[NEW_MAX_STALLS], row[STALLS])
     row[EXPIRES_AT] = job[NEW_EXPIRES] and row[DUE_AT] + job[NEW_EXPIRES] or false
     row[TURN], row[STATE] = in_line and row[TURN] or false, 's'
-    if row[DUE_AT] > now then hf.enter(row, was_in, had_key) else hf.enter_play(row, was_in, had_key) end
+    if row[DUE_AT] > now then hf.enter_later(row, was_in, had_key) else hf.enter_play(row, was_in, had_key) end
 end
 
 -- == part key_holders: which job holds a key, and whether another may take it. Takes names as hf.key_name builds them.

@@ -47,7 +47,8 @@ local function check_queues()
             plain = false
         elseif rule then
             plain = plain and type(rule) == 'table' and rule[RULE_GROUP_ORDER] == 'strict'
-                and not (rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING])
+                and not (rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING]
+                    or rule[RULE_ORDER_WINDOW])
         end
         scopes[i] = 'q' .. name
     end
@@ -155,7 +156,7 @@ for i = 1, plain and n or 0 do
             local member = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', '1')[1]
             seen[place], off_play[#off_play + 1] = true, place .. id
             if member then
-                local freed = sub(member, #place + 14)
+                local freed = WAITING_ID(member, #place)
                 f = f + 1
                 off_waiting[f], fresh[f], place_of[f] = member, freed, place
             end

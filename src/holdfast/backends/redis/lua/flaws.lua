@@ -10,6 +10,7 @@
 local SMALL_BODY = 65536 -- a longer body is not read to check its lengths
 local what, cursor, page = args.what, args.cursor, args.page
 local INDEXES = { ready = READY, apart = APART, staged = STAGED, waiting = WAITING, scheduled = SCHEDULED, due = DUE,
+    ordered = ORDERED,
     running = RUNNING, play = PLAY, finished = FINISHED, prunable = PRUNABLE, expiring = EXPIRING, seqs = SEQS,
     kept = KEPT }
 local note = hf.note_flaw
@@ -31,11 +32,12 @@ local function id_of(name, member)
     if name == 'prunable' or name == 'expiring' or name == 'seqs' then return member end
     if name == 'due' then return sub(member, 9) end
     local names = (name == 'ready' or name == 'running' or name == 'finished' or name == 'kept') and 1 or 2
-    local tail = ({ ready = 29, apart = 28, staged = 8, waiting = 13, scheduled = 17, running = 16, play = 0,
-        finished = 8, kept = 16 })[name]
+    local tail = ({ ready = 29, apart = 28, staged = 8, waiting = 13, scheduled = 17, ordered = 28, running = 16,
+        play = 0, finished = 8, kept = 16 })[name]
     local at = name == 'finished' and 1 or 0
     for _ = 1, names do at = string.find(member, '\0', at + 1, true) or #member end
     if name == 'running' then return sub(member, (string.find(member, '\0', at + tail + 1, true) or #member) + 1) end
+    if name == 'waiting' then return WAITING_ID(member, at) end
     return sub(member, at + tail + 1)
 end
 

@@ -9,9 +9,20 @@
 
 spack('>I4I8I8d', RANK_ZERO - priority, row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT])
 
--- == fragment WAITING_MEMBER(place, row): where a waiting job stands in its group: held ones first, by priority, seq.
+-- == fragment WAITING_MEMBER(place, order, row): where a waiting job stands in its group: held ones first, by priority,
+-- then without an order, by order, by seq. Takes what stands for its order: ORDER_BYTES, or nothing.
 
-place .. (row[HELD] and '0' or '1') .. spack('>I4I8', RANK_ZERO - row[PRIORITY], row[SEQ]) .. row[ID]
+place .. (row[HELD] and '0' or '1') .. spack('>I4', RANK_ZERO - row[PRIORITY]) .. order .. spack('>I8', row[SEQ])
+    .. row[ID]
+
+-- == fragment ORDER_BYTES(order): an order in the member of a waiting job. A seq, which jobs without one have there,
+-- begins with a zero byte.
+
+'\1' .. spack('>I8', order + TURN_ZERO)
+
+-- == fragment WAITING_ID(member, length): the id in the member of a waiting job, behind a place of that length.
+
+sub(member, length + (byte(member, length + 6) == 1 and 23 or 14))
 
 -- == fragment RUNNING_MEMBER(worker, row, queue): a lease in the index by worker and fence. Takes escaped names.
 

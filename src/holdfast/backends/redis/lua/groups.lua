@@ -84,6 +84,20 @@ function hf.ids_after(members, length)
     return ids
 end
 
+function hf.waiting_ids(members, length)
+    local ids = {}
+    for i = 1, #members do ids[i] = WAITING_ID(members[i], length) end
+    return ids
+end
+
+-- Whether a job comes before another one of its group, both held or both not: formulas.place.
+function hf.before(one, two)
+    if one[PRIORITY] ~= two[PRIORITY] then return one[PRIORITY] > two[PRIORITY] end
+    local first, second = hf.order_of(one), hf.order_of(two)
+    if first == second then return one[SEQ] < two[SEQ] end
+    return not first or second and first < second
+end
+
 function hf.refill_touched()
     while #hf.touched_order > 0 do -- a withdrawal touches its group once more; that second look moves nothing
         local places = hf.touched_order
@@ -140,6 +154,7 @@ function hf.refill(places)
         if any_said or rule[RULE_GROUP_RATE] or rule[RULE_GROUP_ORDER] ~= 'strict' then
             limit, rate, strict = hf.group_of(place)
         end
+        if rule[RULE_ORDER_WINDOW] or hf.ordered[place] then hf.make_way(place, limit, rate, strict, any_due) end
         local free = limit - call('ZLEXCOUNT', PLAY, low, high)
         local room, ready, made = free, 0, 0
         if rate or (room > 0 and not strict) then ready = hf.number_ready(place, strict) end
@@ -154,7 +169,7 @@ function hf.refill(places)
             if made > 0 and not strict then crowds[place] = hf.crowd_of(place, ready) end
             for j = 1, made do
                 n = n + 1
-                chosen[n], members[n], at[n] = sub(waiting[j], #place + 14), waiting[j], place
+                chosen[n], members[n], at[n] = WAITING_ID(waiting[j], #place), waiting[j], place
             end
         elseif room < 0 then
             made = -hf.withdraw(place, -room)
@@ -259,8 +274,7 @@ function hf.withdraw(place, surplus)
     local ready = hf.ready_of(place)
     table.sort(ready, function(one, two)
         if one[HELD] ~= two[HELD] then return two[HELD] end
-        if one[PRIORITY] ~= two[PRIORITY] then return one[PRIORITY] < two[PRIORITY] end
-        return one[SEQ] > two[SEQ]
+        return hf.before(two, one)
     end)
     local number = math.min(surplus, #ready)
     for i = 1, number do hf.move_to(ready[i], 'w') end
@@ -282,4 +296,57 @@ function hf.crowd_of(place, ready)
         if #member >= #place + 8 then last = struct.unpack('>I8', member, #place + 1) - TURN_ZERO end
     end
     return { number = ready, turn = last }
+end
+
+-- == part orders: jobs with an order before those of their group that come after them (R104, R105).
+-- lazy: built when a script first uses one of its names.
+
+local STAGED_LOOKS_MAX = 32 -- jobs that still wait for lower orders, looked at by one refill
+
+local function precedes_any(row, others)
+    for i = 1, #others do
+        if hf.before(row, others[i]) and (row[PRIORITY] > others[i][PRIORITY] or hf.order_of(others[i])) then
+            return true
+        end
+    end
+end
+
+-- Jobs that wait for lower orders go before one of their group that no longer does and has not started.
+local function join_staged(place, window, ready)
+    local last = call('ZREVRANGEBYLEX', WAITING, '(' .. place .. '1\255', '[' .. place .. '1', 'LIMIT', 0, 1)
+    local unstarted = hf.rows_at('waiting', WAITING, last, hf.waiting_ids(last, #place), 'w')
+    for _, row in ipairs(ready) do unstarted[#unstarted + 1] = not row[HELD] and row or nil end
+    if #unstarted == 0 then return end
+    local staged = call('ZRANGEBYLEX', ORDERED, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, STAGED_LOOKS_MAX)
+    for _, row in ipairs(hf.rows_at('ordered', ORDERED, staged, hf.ids_after(staged, #place + 28), 's')) do
+        if row[DUE_AT] <= now + window and precedes_any(row, unstarted) then
+            hf.list(row, false)
+            row[STATE] = 'w'
+            hf.list(row, true)
+            hf.changed[row[ID]], hf.moved = row, hf.moved + 1
+        end
+    end
+    hf.flush()
+end
+
+-- Before a group is refilled. Due jobs join first, as in hf.refill; `any_due`: whether there are any at all.
+function hf.make_way(place, limit, rate, strict, any_due)
+    local low, high = '[' .. place, '(' .. place .. '\255'
+    local window, ready = hf.rule_of(hf.queue_at[place])[RULE_ORDER_WINDOW], hf.ready_of(place)
+    local free = limit - call('ZLEXCOUNT', PLAY, low, high)
+    local room = free
+    if rate then room = hf.room_by_rate(place, rate, free, #ready) end
+    if room > 0 and any_due and call('ZLEXCOUNT', WAITING, low, high) > 0 then hf.join_due(place) end
+    if limit > 0 and window and (free > 0 or #ready > 0) then join_staged(place, window, ready) end
+    if limit ~= 1 or #ready == 0 then return end
+    local first = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', 0, 1)
+    local waiting = hf.rows_at('waiting', WAITING, first, hf.waiting_ids(first, #place), 'w')[1]
+    for _, row in ipairs(ready) do
+        if waiting and hf.order_of(waiting) and hf.order_of(row) and not row[HELD] and hf.before(waiting, row) then
+            hf.move_to(row, 'w')
+            hf.moved = hf.moved + 1
+            break
+        end
+    end
+    hf.flush()
 end

@@ -178,7 +178,8 @@ function hf.rule_of(queue)
         end
         if not rule then
             rule = { 1, 'strict' }
-        elseif rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING] then
+        elseif rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING]
+            or rule[RULE_ORDER_WINDOW] then
             hf.repair_rule(rule)
         end
         rule.limit, rule.rate = hf.in_force('q' .. queue, rule[RULE_LIMIT], rule[RULE_RATE])

@@ -128,7 +128,7 @@ local function rows_of(key, place, tail, limit)
     limit = math.max(1, math.min(limit, unseen))
     local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
     unseen = unseen - #found
-    local ids, rows = hf.ids_after(found, #place + tail), {}
+    local ids, rows = tail == 'waiting' and hf.waiting_ids(found, #place) or hf.ids_after(found, #place + tail), {}
     hf.load_rows(ids)
     for _, id in ipairs(ids) do
         if hf.cache[id] then rows[#rows + 1] = hf.cache[id] end
@@ -140,8 +140,7 @@ local function first_of(rows, state, held)
     local first
     for _, row in ipairs(rows) do
         if row[STATE] == state and (held == nil or row[HELD] == held) then
-            local sooner = first and (row[PRIORITY] > first[PRIORITY]
-                or (row[PRIORITY] == first[PRIORITY] and row[SEQ] < first[SEQ]))
+            local sooner = first and hf.before(row, first)
             if not first or sooner then first = row end
         end
     end
@@ -164,7 +163,7 @@ for i = 1, math.min(most, #places) do
     local stopper = first_of(playing, 'd')
     local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's') or stopper
     local waiting = call('ZLEXCOUNT', WAITING, lowest, highest)
-    if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
+    if not head and waiting > 0 then head = rows_of(WAITING, place, 'waiting', 1)[1] end
     local scheduled = call('ZLEXCOUNT', SCHEDULED, lowest, highest)
     if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
     local packed, pause = call('HGET', OVERRIDES, 'g' .. place), call('HGET', PAUSES, 'g' .. place)

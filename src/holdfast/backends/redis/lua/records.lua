@@ -108,6 +108,8 @@ function hf.repair_rule(rule)
     rule[RULE_LIMIT], rule[RULE_RATE] = hf.sound_limit(rule[RULE_LIMIT]), hf.sound_rate(rule[RULE_RATE])
     rule[RULE_GROUP_RATE] = hf.sound_rate(rule[RULE_GROUP_RATE])
     rule[RULE_AGING] = hf.is_number(rule[RULE_AGING]) and rule[RULE_AGING] < TIME_MAX and rule[RULE_AGING]
+    local window = rule[RULE_ORDER_WINDOW]
+    rule[RULE_ORDER_WINDOW] = hf.is_number(window) and window > 0 and window < TIME_MAX and window
 end
 
 -- An operator's override; false if it cannot be read.
@@ -155,7 +157,7 @@ end
 -- anew for every member.
 
 hf.pending, hf.key_changes, hf.score_texts = {}, {}, {}
-hf.touched, hf.touched_order, hf.to_wake, hf.postponed = {}, {}, {}, {}
+hf.touched, hf.touched_order, hf.ordered, hf.to_wake, hf.postponed = {}, {}, {}, {}, {}
 -- Leases that ended and began in this script, by queue and by task.
 hf.ended_of, hf.ended_for, hf.begun_of, hf.begun_for, hf.any_kept = {}, {}, {}, {}, nil
 local TURN_ZERO = 4503599627370496 -- turns range from minus this to plus this
@@ -197,7 +199,9 @@ function hf.flush()
     end
 end
 
-function hf.touch(place)
+-- `ordered`: a job with an order came in, so others may have to make way.
+function hf.touch(place, ordered)
+    if ordered then hf.ordered[place] = true end
     if not hf.touched[place] then
         hf.touched[place] = true
         hf.touched_order[#hf.touched_order + 1] = place
@@ -238,6 +242,12 @@ function hf.running_member(row)
     return RUNNING_MEMBER(hf.escape(row[WORKER]), row, hf.escape(row[QUEUE]))
 end
 
+-- The place in its group that its caller gave a job; false without one.
+function hf.order_of(row)
+    local terms = row[TERMS]
+    return terms and terms ~= true and terms[TERMS_ORDER] or false
+end
+
 function hf.list(row, present)
     local state, on = row[STATE], present and '0'
     if state == 'r' then
@@ -247,13 +257,15 @@ function hf.list(row, present)
         hf.put(RUNNING, hf.running_member(row), on)
         hf.ended_of[queue], hf.ended_for[task] = (hf.ended_of[queue] or 0) + 1, (hf.ended_for[task] or 0) + 1
     elseif state == 'w' then
-        hf.put(WAITING, WAITING_MEMBER(hf.place_of(row[QUEUE], row[GROUP]), row), on)
+        local place, order = hf.place_of(row[QUEUE], row[GROUP]), hf.order_of(row)
+        hf.put(WAITING, WAITING_MEMBER(place, (order and ORDER_BYTES(order) or ''), row), on)
     elseif state == 's' then
         local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
         hf.put(SCHEDULED, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
         local member = spack('>I8', row[SEQ]) .. row[ID]
         hf.put(DUE, member, present and hf.score_of(row[DUE_AT]))
         hf.postponed[member] = present and row[QUEUE]
+        if row[GROUP] and hf.order_of(row) and not row[HELD] and row[FENCE] == 0 then hf.list_ordered(row, on) end
     else
         hf.put(FINISHED, FINISHED_MEMBER(hf.finished_prefix(row[QUEUE], state), row), on)
         if row[PRUNE_AT] then
@@ -289,7 +301,7 @@ function hf.enter(row, was_in, had_key)
         end
         if is_in then hf.put(PLAY, is_in .. row[ID], '0') end
     end
-    if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP])) end
+    if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP]), hf.order_of(row)) end
     if row[STATE] == 'r' then hf.to_wake[row[QUEUE]] = true end
     if row[KEY] then hf.note_key(row, had_key) end
     hf.changed[row[ID]] = row
@@ -305,6 +317,12 @@ function hf.list_kept(row, present)
     if present and hf.task_of(row[TASK])[TASK_RETAIN_COUNT] or not present and hf.any_kept then
         hf.put(KEPT, hf.escape(row[TASK]) .. spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and '0')
     end
+end
+
+function hf.list_ordered(row, on)
+    local place = hf.place_of(row[QUEUE], row[GROUP])
+    local rank = spack('>I4I8I8d', RANK_ZERO - row[PRIORITY], hf.order_of(row) + TURN_ZERO, row[SEQ], row[DUE_AT])
+    hf.put(ORDERED, place .. rank .. row[ID], on)
 end
 
 -- The field of the job's key: by queue and task, or by task alone.

@@ -95,9 +95,12 @@ WHERE seq = j.value
 
 -- :: chained
 -- The jobs that come next in a group.
-SELECT @lane_row(w)
+SELECT @lane_row(w), w.ordinal
 FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT ?
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, ordinal, seq LIMIT ?
+
+-- :: ordinal
+SELECT ordinal FROM holdfast_jobs WHERE seq = ?
 
 -- :: take_chained
 UPDATE holdfast_jobs

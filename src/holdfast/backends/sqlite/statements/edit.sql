@@ -3,7 +3,8 @@
 -- == edit: change an unstarted job. Runs inside the one write transaction, so a claim comes before or after it.
 
 -- :: job
-SELECT seq, id, task, queue, state, grp, key, priority, held, turn, due_at, expires_at, holds_key, key_queue
+SELECT seq, id, task, queue, state, grp, key, priority, held, turn, due_at, expires_at, holds_key, key_queue,
+       ordinal
 FROM holdfast_jobs WHERE id = ?
 
 -- :: args

@@ -12,7 +12,7 @@
 -- The waiting job of a group that comes next.
 FROM holdfast_jobs AS @w INDEXED BY holdfast_jobs_waiting
 WHERE @w.state = 'waiting' AND @w.queue = @queue AND @w.grp = @grp
-ORDER BY @w.held DESC, @w.priority DESC, @w.seq LIMIT 1
+ORDER BY @w.held DESC, @w.priority DESC, @w.ordinal, @w.seq LIMIT 1
 
 -- :: fragment lane
 -- The lane of a grouped job that becomes ready: formulas.lane.
@@ -71,7 +71,7 @@ GROUP BY g.key
 
 -- :: waiting
 SELECT seq, task, priority, turn FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT ?
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, ordinal, seq LIMIT ?
 
 -- :: fill
 UPDATE holdfast_jobs SET state = 'ready', turn = ?, rank = ?, lane = ? WHERE seq = ?
@@ -81,8 +81,44 @@ UPDATE holdfast_jobs SET state = 'waiting', lane = 1
 WHERE seq IN (
     SELECT p.seq FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
     WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'ready' AND @in_play(p)
-    ORDER BY p.held, p.priority, p.seq DESC LIMIT :excess
+    ORDER BY p.held, p.priority, p.ordinal DESC, p.seq DESC LIMIT :excess
 )
+
+-- :: fragment precedes(one, two)
+-- Whether a job with an order comes before another of its group; one without an order comes before those with one.
+(@one.priority > @two.priority
+ OR (@one.priority = @two.priority AND (@one.ordinal, @one.seq) < (@two.ordinal, @two.seq)))
+
+-- :: join_staged
+-- Jobs that wait for lower orders go before one of their group that no longer does and has not started (R104).
+UPDATE holdfast_jobs
+SET state = 'waiting', turn = NULL
+WHERE seq IN (
+    SELECT s.seq FROM (
+        SELECT seq, priority, ordinal, due_at FROM holdfast_jobs INDEXED BY holdfast_jobs_staged
+        WHERE state = 'scheduled' AND ordinal IS NOT NULL AND held = 0 AND fence = 0 AND queue = :queue AND grp = :grp
+        ORDER BY priority DESC, ordinal, seq LIMIT @STAGED_LOOKS_MAX) AS s
+    CROSS JOIN (
+        SELECT * FROM (
+            SELECT priority, ordinal, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+            WHERE state = 'waiting' AND queue = :queue AND grp = :grp AND held = 0
+            ORDER BY priority, ordinal DESC, seq DESC LIMIT 1)
+        UNION ALL
+        SELECT p.priority, p.ordinal, p.seq FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+        WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'ready' AND @in_play(p) AND p.held = 0) AS started
+    WHERE s.due_at <= :now + :window AND @precedes(s, started))
+
+-- :: give_way
+-- A ready job with an order goes back to waiting, with its turn, if a lower one waits in its group (R105).
+UPDATE holdfast_jobs SET state = 'waiting', lane = 1
+WHERE seq = (
+    SELECT p.seq FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+    CROSS JOIN (
+        SELECT priority, ordinal, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+        WHERE state = 'waiting' AND queue = :queue AND grp = :grp
+        ORDER BY held DESC, priority DESC, ordinal, seq LIMIT 1) AS w
+    WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'ready' AND @in_play(p) AND p.held = 0
+      AND p.ordinal IS NOT NULL AND w.ordinal IS NOT NULL AND @precedes(w, p))
 
 -- :: wake
 UPDATE holdfast_flows SET wakes_at = ? WHERE kind = ? AND queue = ? AND name = ?

@@ -41,7 +41,7 @@ DELETE FROM holdfast_entries
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
-       key_queue, key_started, key_window, due_max, dropped, turn, rank, lane, prune_at, marks
+       key_queue, key_started, key_window, due_max, dropped, ordinal, turn, rank, lane, prune_at, marks
 FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
 
 -- :: logs
@@ -55,8 +55,9 @@ SELECT COALESCE(max(tick), 0) FROM holdfast_ticks
 -- the rows and the position are written in one transaction.
 
 -- :: queue
-INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
+INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead,
+                             order_window)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: task
 INSERT INTO holdfast_tasks (name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count)
@@ -78,9 +79,9 @@ INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key
                            max_stalls, created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
                            cancel_requested, progress, progress_text, value, reason, errors, revival, options,
                            shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped,
-                           turn, rank, lane, prune_at, marks, counted)
+                           ordinal, turn, rank, lane, prune_at, marks, counted)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-        ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- :: line

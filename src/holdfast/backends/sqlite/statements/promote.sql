@@ -19,7 +19,7 @@ WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?
 UPDATE holdfast_jobs SET state = 'ready', lane = ?, turn = ?, rank = ? WHERE seq = ?
 
 -- :: to_waiting
-UPDATE holdfast_jobs SET state = 'waiting', turn = ? WHERE seq = ?
+UPDATE holdfast_jobs SET state = 'waiting', turn = ? WHERE seq = ? RETURNING ordinal IS NOT NULL
 
 -- :: expired
 SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_expires

@@ -4,7 +4,7 @@
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
-       key_queue, key_started, key_window, due_max, dropped
+       key_queue, key_started, key_window, due_max, dropped, ordinal
 FROM holdfast_jobs
 
 -- :: light_job
@@ -12,7 +12,7 @@ FROM holdfast_jobs
 SELECT seq, id, task, queue, state, x'7b7d', priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, NULL, reason, NULL, revival, options, shared_stalls, suspect, holds_key,
-       key_queue, key_started, key_window, due_max, dropped
+       key_queue, key_started, key_window, due_max, dropped, ordinal
 FROM holdfast_jobs
 
 -- :: job_beyond
@@ -81,7 +81,8 @@ SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, fail
 FROM holdfast_letters
 
 -- :: queues
-SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead FROM holdfast_queues ORDER BY name
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead, order_window
+FROM holdfast_queues ORDER BY name
 
 -- :: tasks
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks ORDER BY name
@@ -145,21 +146,21 @@ SELECT 'running', count(*) FROM (
 -- :: group_in_play
 -- In state ?3; of the first ?4 where a group has more.
 SELECT id FROM (
-    SELECT id, priority, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    SELECT id, priority, ordinal, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
     WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state IN ('scheduled', 'dead') AND held = 1))
       AND state = ?3 LIMIT ?4)
-ORDER BY priority DESC, seq LIMIT 1
+ORDER BY priority DESC, ordinal, seq LIMIT 1
 
 -- :: group_waiting
 SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND queue = ?1 AND grp = ?2 ORDER BY held DESC, priority DESC, seq LIMIT 1
+WHERE state = 'waiting' AND queue = ?1 AND grp = ?2 ORDER BY held DESC, priority DESC, ordinal, seq LIMIT 1
 
 -- :: group_scheduled
 -- Of the first ?3 to come due.
 SELECT id FROM (
-    SELECT id, priority, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+    SELECT id, priority, ordinal, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
     WHERE state = 'scheduled' AND queue = ?1 AND grp = ?2 ORDER BY due_at LIMIT ?3)
-ORDER BY priority DESC, seq LIMIT 1
+ORDER BY priority DESC, ordinal, seq LIMIT 1
 
 -- :: group_pause
 SELECT reason, paused_by, paused_at FROM holdfast_pauses WHERE kind = 'group' AND queue = ? AND name = ?
