@@ -78,7 +78,7 @@ class Producer(TaskRouter, Operator):
         if made is None:
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
         [answer] = made
-        if answer.created and not new.after:
+        if answer.created and not new.waits_by_rule:
             return self._stored(call, fresh_record(new, answer, gate.clock.wall()), answer)
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
@@ -497,7 +497,7 @@ async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[li
 
 async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, records.Enqueued]:
     answer = (await backend.enqueue([new]))[0]
-    if answer.created and not new.after:  # what its parents came to decides about it
+    if answer.created and not new.waits_by_rule:
         return fresh_record(new, answer, clock.wall()), answer
     return await look_at(new, answer, clock, backend), answer
 

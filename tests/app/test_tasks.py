@@ -181,7 +181,7 @@ def test_a_window_is_declared_with_the_queue(memory_app: Holdfast) -> None:
     def change(number: int) -> None: ...
 
     memory_app.queue("changes", order_window=timedelta(minutes=1))
-    job = change.enqueue(3).refresh()
+    job = change.enqueue(3)
     assert job.state == "scheduled"
     assert job.due_at - job.created_at == timedelta(minutes=1)
     [queue] = [queue for queue in memory_app.queues.list() if queue.name == "changes"]

@@ -13,7 +13,7 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, QueueRule, WorkerRecord
 
 T = TypeVar("T")
 Make = Callable[..., PostgresBackend]
@@ -69,6 +69,21 @@ def test_a_plain_enqueue_made_later_does_not_overtake_it(make: Make, session: ps
         session.commit()
         await backend.enqueue([NewJob(id="second", task="t", group="g")])
         assert await claim(backend) == ["first"]
+
+    with_backend(make, run)
+
+
+def test_its_order_is_kept_and_waits_for_lower_ones(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        await backend.declare([QueueRule(name="slow", order_window=3600.0)])
+        jobs = [NewJob(id=f"{queue}-{order}", task="t", queue=queue, group="g", order=order)
+                for queue in ("default", "slow") for order in (2, 1)]  # fmt: skip
+        assert all(answer.created for answer in backend.enqueue_on(session, jobs))
+        session.commit()
+        staged = await backend.get("slow-2")
+        assert staged is not None
+        assert (staged.order, staged.state, staged.due_at - staged.created_at) == (2, State.SCHEDULED, 3600.0)
+        assert await claim(backend) == ["default-1"]
 
     with_backend(make, run)
 

@@ -19,7 +19,7 @@ from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.clock import ManualClock
 from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Conflict, JobQuery, NewJob, WorkerRecord
+from holdfast.records import ClaimRequest, Conflict, JobQuery, NewJob, QueueRule, WorkerRecord
 
 from ..callers import ASYNC, Caller
 
@@ -51,6 +51,24 @@ def test_it_is_seen_if_the_caller_commits(backend: SqliteBackend, mine: sqlite3.
     record = asyncio.run(backend.get("a"))
     assert record is not None
     assert record.state is State.SCHEDULED
+
+
+def test_its_order_is_kept_and_waits_for_lower_ones(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    asyncio.run(backend.declare([QueueRule(name="slow", order_window=3600.0)]))
+    mine.execute("INSERT INTO orders (id) VALUES (1)")
+    jobs = [
+        NewJob(id=f"{queue}-{order}", task="t", queue=queue, group="g", order=order)
+        for queue in ("default", "slow")
+        for order in (2, 1)
+    ]
+    assert all(answer.created for answer in backend.enqueue_on(mine, jobs))
+    mine.commit()
+    staged = asyncio.run(backend.get("slow-2"))
+    assert staged is not None
+    assert (staged.order, staged.state, staged.due_at - staged.created_at) == (2, State.SCHEDULED, 3600.0)
+    asyncio.run(backend.register(WorkerRecord(id="w")))
+    request = ClaimRequest(worker="w", call=1, queues=("default",), most=5)
+    assert [lease.id for lease in asyncio.run(backend.claim(request)).leases] == ["default-1"]
 
 
 def test_it_never_was_if_the_caller_rolls_back(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
