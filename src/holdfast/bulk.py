@@ -285,9 +285,13 @@ async def _until_idle(queue: str, wait: float | None, backend: Backend) -> None:
 
 async def _forget(queue: str, backend: Backend) -> None:
     """Reset what operators said about the queue and its groups; what the code declares stays."""
-    while groups := [one for one in await backend.groups(queue, limit=PAGE_SIZE) if one.override or one.rate_override]:
+    while groups := [
+        one
+        for one in await backend.groups(queue, limit=PAGE_SIZE)
+        if one.override or one.rate_override or one.weight > 1
+    ]:
         for group in groups:
-            await backend.limit(Override(queue=queue, group=group.name, limit=None, rate=None))
+            await backend.limit(Override(queue=queue, group=group.name, limit=None, rate=None, weight=None))
     for pause in await backend.pauses():
         if pause.queue == queue and pause.group is not None:
             await backend.resume(pause)

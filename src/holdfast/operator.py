@@ -25,7 +25,7 @@ from .letters import Letters, letter_id
 from .lifecycle import State
 from .names import check_name, check_text
 from .observer import JobOrId, checked_by, job_id, tell
-from .options import COUNT_MAX, Duration, Special, queue_name, said_limit, said_rate, whole
+from .options import COUNT_MAX, Duration, Special, queue_name, said_limit, said_rate, said_weight, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
 from .rates import Rate
@@ -539,13 +539,20 @@ async def _letter(id: str, backend: Backend) -> DeadLetter:
 Lifted = Literal["none"]  # and None: the former spellings of UNLIMITED and RESET
 SaidLimit = int | Special | Lifted | UnsetType | None
 SaidRate = str | Rate | Special | UnsetType | None
+SaidWeight = int | Special | UnsetType
 
 
 def make_override(
-    limit: SaidLimit, rate: SaidRate, *, queue: Any = None, group: str | None = None, task: Any = None
+    limit: SaidLimit,
+    rate: SaidRate,
+    weight: SaidWeight = UNSET,
+    *,
+    queue: Any = None,
+    group: Any = None,
+    task: Any = None,
 ) -> Override:
     """A validated override of a queue, a group or a task."""
-    if limit is UNSET and rate is UNSET:
+    if limit is UNSET and rate is UNSET and weight is UNSET:
         raise ConfigurationError("say limit=, rate= or both: a value, UNLIMITED to lift it, RESET for the code's own.")
     return Override(
         queue=queue_or_none(queue),
@@ -553,6 +560,7 @@ def make_override(
         task=task_or_none(task),
         limit=said_limit(limit, "limit="),
         rate=said_rate(rate, "rate="),
+        weight=said_weight(weight),
     )
 
 
@@ -582,14 +590,18 @@ class Groups:
         queue, name = queue_name(queue), check_name(name, "group")
         return await self._app._ado(lambda backend: backend.group(queue, name))
 
-    def limit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """Limit how many jobs of this group run at once, and how many start per time. RESET: as the queue's rule."""
-        override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
+    def limit(
+        self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET, weight: SaidWeight = UNSET
+    ) -> None:
+        """Limit how many jobs of this group run at once and start per time; weight: turns a round. RESET: its rule."""
+        override = make_override(limit, rate, weight, queue=queue, group=check_name(name, "group"))
         self._app._do("groups.limit", lambda backend: backend.limit(override))
 
-    async def alimit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
+    async def alimit(
+        self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET, weight: SaidWeight = UNSET
+    ) -> None:
         """Async version of `limit`."""
-        override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
+        override = make_override(limit, rate, weight, queue=queue, group=check_name(name, "group"))
         await self._app._ado(lambda backend: backend.limit(override))
 
 

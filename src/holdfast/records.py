@@ -412,6 +412,7 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     override: int | None = None
     rate: Rate | None = None  # effective
     rate_override: Rate | None = None
+    weight: int = 1
     flow: Flow | None = None
     order: GroupOrder = "strict"
     pause: Pause | None = None
@@ -620,6 +621,8 @@ OnDead = Literal["go_on", "stop"]
 JobOrder = Literal["fifo", "lifo"]
 LIFO = -1.0  # as a queue's aging, which it excludes: jobs without a group are taken newest first
 
+GROUP_WEIGHT_MAX = 100  # turns of a group a round
+WEIGHED_LINE_MAX = 1000  # ready jobs that are counted to find its place in the line; of more, by their turns
 READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however high its limit
 RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
 STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
@@ -670,6 +673,7 @@ class Override(Struct, frozen=True, kw_only=True):
     limit: int | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
     apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a dedicated lane
+    weight: int | UnsetType | None = UNSET  # of a group: its turns a round where others have one (R106)
 
 
 class Flow(Struct, frozen=True, kw_only=True):

@@ -118,3 +118,13 @@ def test_a_queue_runs_no_more_than_its_limit(app: Holdfast) -> None:
     app.enqueue_many(send.bind() for _ in range(10))
     assert app.work(drain=True, slots=10).succeeded == 10
     assert most == 2
+
+
+def test_a_group_is_given_a_weight(memory_app: Holdfast) -> None:
+    memory_app.groups.limit("default", "g", weight=3)
+    assert memory_app.groups.get("default", "g").weight == 3
+    memory_app.groups.limit("default", "g", weight=RESET)
+    assert memory_app.groups.get("default", "g").weight == 1
+    for wrong in (0, 101, 1.5, UNLIMITED):
+        with pytest.raises(ConfigurationError, match="weight="):
+            memory_app.groups.limit("default", "g", weight=wrong)  # type: ignore[arg-type]

@@ -166,3 +166,12 @@ def test_failures_group_dead_letters_by_cause(shell: Shell) -> None:
     assert sorted(kind["ids"]) == ["j0", "j1", "j2"]
     assert "wrong address" in shell("failures").stdout
     assert "no dead letters" in shell("failures", "--task", "other").stderr
+
+
+def test_a_group_gets_a_weight(shell: Shell) -> None:
+    shell("enqueue", "t", "--group", "g")
+    assert shell.json("group", "default", "g", "--weight", "3")["group"]["weight"] == 3
+    assert "weight 3" in shell("groups").output
+    assert shell.json("group", "default", "g", "--limit", "reset")["group"]["weight"] == 3
+    assert shell.json("group", "default", "g", "--weight", "1")["group"]["weight"] == 1
+    assert "1<=x<=100" in shell("group", "default", "g", "--weight", "101", code=2).output

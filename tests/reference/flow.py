@@ -19,7 +19,7 @@ from holdfast.records import LIFO, SERIAL_PREFIX, ClaimRequest, Flow, Override, 
 from .index import Index
 from .rows import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, LaneName, Row, Scope
 
-_NOTHING_SAID = Override(limit=None, rate=None, apart=None)
+_NOTHING_SAID = Override(limit=None, rate=None, apart=None, weight=None)
 
 
 class FlowIndex(Index):
@@ -37,6 +37,10 @@ class FlowIndex(Index):
         """Whether a job that dies at the end of its lease stops its group."""
         rule = self.rules.get(queue)
         return rule is not None and rule.on_dead == "stop" and self.strict(queue, group)
+
+    def weight(self, name: GroupName) -> int:
+        said = self.overrides.get((*name, None), _NOTHING_SAID).weight
+        return said if isinstance(said, int) else 1
 
     def order_window(self, queue: str) -> float | None:
         rule = self.rules.get(queue)
@@ -251,6 +255,7 @@ def merged(said: Override, before: Override | None) -> Override | None:
     apart = before.apart if said.apart is UNSET else said.apart
     if said.task is None or apart is False:
         apart = None  # a word on a task alone, and False says nothing that the code does not
-    return (
-        None if limit is None and rate is None and apart is None else replace(said, limit=limit, rate=rate, apart=apart)
-    )
+    weight = before.weight if said.weight is UNSET else said.weight
+    if limit is None and rate is None and apart is None and weight is None:
+        return None
+    return replace(said, limit=limit, rate=rate, apart=apart, weight=weight)

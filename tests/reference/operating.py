@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.backends.seals import check_limit, strict_limit
+from holdfast.backends.seals import check_limit, check_weight, strict_limit
 from holdfast.backends.shard import Ties
 from holdfast.edges import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
@@ -109,6 +109,7 @@ def limit(store: Store, said: Override) -> None:
     scope = _scope(said, "a limit")
     queue, group, task = scope
     check_limit(said.limit, f"the limit of {_named(scope)}")
+    check_weight(said)
     if isinstance(said.limit, int) and said.limit > 1 and group is not None and store.strict(queue or "", group):
         raise strict_limit(queue or "", said.limit)
     now_said = merged(said, store.overrides.get(scope))

@@ -164,6 +164,7 @@ def group_record(store: Store, name: GroupName) -> GroupRecord:
         override=said.limit if said is not None and isinstance(said.limit, int) else None,
         rate=store.group_rate(name),
         rate_override=said.rate if said is not None and isinstance(said.rate, Rate) else None,
+        weight=store.weight(name),
         flow=store.flows.get(scope),
         order=order,
         pause=store.pauses.get((name[0], name[1], None)),

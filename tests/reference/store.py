@@ -36,7 +36,7 @@ from holdfast.rollups import Rollup
 
 from .flow import FlowIndex
 from .recording import History
-from .rows import Group, GroupName, Holder, KeyName, Row, due_time, expiry
+from .rows import LANE_GROUPED, Group, GroupName, Holder, KeyName, Row, due_time, expiry
 
 RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement says it
 
@@ -86,7 +86,20 @@ class Store(FlowIndex):
         turn = self.next_turn() - (self.age_shift(row) or 0)
         group = None if row.group is None else self.groups.get((row.queue, row.group))
         before = [other.turn or 0 for other in group.ready.values()] if group is not None else []
-        return max(turn + len(before) * STAGGER_TICKS, max(before) + 1) if before else turn
+        if before:
+            return max(turn + len(before) * STAGGER_TICKS, max(before) + 1)
+        return turn if row.group is None else self._weighted(row, turn)
+
+    def _weighted(self, row: Row, turn: int) -> int:
+        """A turn in its part of the line, if its group has a weight."""
+        rank = 0 if self.age_shift(row) is not None else row.priority
+        line = [self.jobs[job_id] for job_id in self.lanes.get((row.queue, LANE_GROUPED, ""), ())]
+        turns = sorted(other.turn or 0 for other in line if other.rank == rank)
+        weight = self.weight((row.queue, row.group or ""))
+        ahead = max(1, len(turns) // weight)
+        if weight == 1 or len(turns) <= ahead:
+            return turn
+        return min(turn, (turns[ahead - 1] + turns[ahead]) // 2)
 
     def place(self, row: Row, **changes: Any) -> None:
         """Bring a due job into play: ready, or behind its group until refill makes it ready."""

@@ -40,8 +40,10 @@ R7. seq is an integer issued at enqueue and never changes. turn is issued when a
   counter that is never below the wall clock in microseconds (ticks). release and recover keep the job's turn (through
   `waiting`, too); a job that becomes `scheduled` gets a new one later.
   A grouped job that becomes ready while k others of its group are ready gets a turn k * STAGGER_TICKS beyond the
-  counter, and above all of theirs. So groups alternate, and a group with one job does not wait behind a group with a
-  million. Staggered turns do not advance the counter.
+  counter, which does not advance, and above all of theirs: so groups alternate, whatever the number of their jobs.
+R106. A job of a group with a weight w (Override) that gets a new turn t while no other of its group is ready gets one
+  between the k-th and the next ready job of lane 1 in its queue with its rank, by turn, but never above t: k = max(1, n
+  // w) of n; t if there are no more than k. Of n above WEIGHED_LINE_MAX: first + (t - first) // w.
 R8. The rank of a ready job is its priority. In a queue with `aging` the rank is 0, and its turn, when issued, is
   earlier by priority * aging seconds (in ticks, rounded down). Claim takes the highest rank first. A changed `aging`
   applies to jobs that become ready from then on.
@@ -98,8 +100,7 @@ R18. A stall: recover ends the lease, or its owner settles it as `stalled` (the 
 R19. suspect is set by a counted stall and cleared by a settlement with any other outcome, by revive and retry; release
   and everything else keep it. Suspects are claimed like other jobs; the lease carries the flag, and a worker that
   isolates runs the job alone.
-R20. A claim after the worker's own deadline finds that worker among the stalled ones: it is recovered, and the claim
-  returns known=False.
+R20. A claim after the worker's own deadline finds it among the stalled ones: it is recovered; known=False.
 R21. A store that many hosts share and that may have lost its latest writes (a failover) grants no leases and recovers
   nothing for the longest lease it knows of; renewals, settlements and releases are served. `quiet_seconds` reports it.
 R22. Jobs that become ready in one step have no guaranteed order among different groups.
@@ -245,8 +246,7 @@ class Backend(Reader):
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
         """Lease up to `most` ready jobs of the queues.
 
-        R32. First recover (at most ceil(sweep_max / 2) leases), then promote (at most sweep_max jobs, whatever it does
-        with them), then the lanes.
+        R32. First recover (at most ceil(sweep_max / 2) leases), then promote (at most sweep_max jobs), then the lanes.
         R33. The claim ends before the job whose arguments would bring the sum of all leased above `bytes_max`; the
         first job is leased whatever its size. Jobs left out for this stay as they are and do not affect `opens_in`.
         R34. Per queue, in the order given, skipping paused queues and those closed by slow_down: n = the minimum of

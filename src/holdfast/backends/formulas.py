@@ -61,6 +61,16 @@ def turn(tick: int, priority: int, aging: float | None) -> int:
     return -tick if aging is not None and aging < 0 else tick - age_shift(priority, aging)
 
 
+def ahead(line: int, weight: int) -> int:
+    """How many of a line's jobs go before the next one of a group with a weight (R106)."""
+    return max(1, line // weight)
+
+
+def weighted(turn: int, before: int, behind: int) -> int:
+    """A new turn between those of two neighbours in the line; never later than its own."""
+    return min(turn, before + (behind - before) // 2)
+
+
 def place(order: int | None, seq: int) -> tuple[bool, int, int]:
     """Where a job stands among those of its group with its priority: without an order first, then by order, by seq."""
     return order is not None, order or 0, seq

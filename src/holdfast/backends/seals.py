@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import ConfigurationError, StoreSealed
 from ..lifecycle import State
-from ..records import Flow, Override, Pause, Seal, Shipment
+from ..records import GROUP_WEIGHT_MAX, Flow, Override, Pause, Seal, Shipment
 from ..steps import SIGNALS_MAX
 from ..worker_status import COMMANDS_KEPT_MAX
 
@@ -115,6 +115,18 @@ def check_limit(limit: object, what: str) -> None:
     """Refuse a limit below 1; None and UNSET are not checked."""
     if isinstance(limit, int) and limit < 1:
         raise ConfigurationError(f"{what} must be at least 1, not {limit}. To stop it, pause it.")
+
+
+def check_weight(override: Override) -> None:
+    """Refuse a weight of anything but a group, or out of range; None and UNSET are not checked."""
+    if not isinstance(override.weight, int):
+        return
+    if override.group is None:
+        raise ConfigurationError("only a group has a weight.")
+    if not 1 <= override.weight <= GROUP_WEIGHT_MAX:
+        raise ConfigurationError(
+            f"the weight of group {override.group!r} must be from 1 to {GROUP_WEIGHT_MAX}, not {override.weight}."
+        )
 
 
 def strict_limit(queue: str, limit: int) -> ConfigurationError:

@@ -253,6 +253,7 @@ def group_document(group: GroupRecord) -> dict[str, Any]:
         "override": group.override,
         "rate": rate_word(group.rate),
         "rate_override": rate_word(group.rate_override),
+        "weight": group.weight,
         "wakes_at": iso(None if group.flow is None else group.flow.wakes_at),
         "order": group.order,
         "pause": pause_document(group.pause),

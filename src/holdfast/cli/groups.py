@@ -11,7 +11,7 @@ import click
 from msgspec import UNSET
 
 from ..lifecycle import State
-from ..records import GroupRecord
+from ..records import GROUP_WEIGHT_MAX, GroupRecord
 from .documents import group_document, job_document, rate_word
 from .exits import Exit
 from .parse import ago, tries
@@ -67,6 +67,8 @@ def _note(group: GroupRecord, now: float) -> str:
     notes = [] if group.override is None else [f"override {limit_word(group.override)}"]
     if group.rate_override is not None:
         notes.append(f"override {group.rate_override}")
+    if group.weight > 1:
+        notes.append(f"weight {group.weight}")
     if group.flow is not None and group.flow.wakes_at is not None:
         notes.append(f"next {ago(group.flow.wakes_at, now)}")
     return ", ".join(notes)
@@ -82,18 +84,21 @@ def _stop(group: GroupRecord) -> str:
 @click.option("--limit", "-n", type=LimitWord(), metavar="N|none|reset", help="At most N of its jobs run at once.")
 @click.option("--no-limit", is_flag=True, help="Remove the override; same as --limit reset.")
 @click.option("--rate", type=RateWord(), metavar="RATE|none|reset", help="At most this many start, such as 5/s.")
+@click.option("--weight", type=click.IntRange(1, GROUP_WEIGHT_MAX), help="Turns a round where other groups have one.")
 @session_options
-def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, rate: Any) -> int:
-    """Show group NAME of QUEUE, or override its limit and rate."""
+def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, rate: Any, weight: int | None) -> int:
+    """Show group NAME of QUEUE, or override its limit, rate and weight."""
     if limit is not None and no_limit:
         raise click.UsageError("--limit and --no-limit exclude each other.")
     limit = RESET if no_limit else limit
     with session.store() as app:
         check_queue(queue, [record.name for record in app.queues.list()])
-        if limit is not None or rate is not None:
+        if limit is not None or rate is not None or weight is not None:
             session.announce(app)
             said_limit = UNSET if limit is None else reset_or(limit)
-            app.groups.limit(queue, name, said_limit, rate=UNSET if rate is None else reset_or(rate))
+            said_rate = UNSET if rate is None else reset_or(rate)
+            said_weight = UNSET if weight is None else weight if weight > 1 else reset_or(RESET)
+            app.groups.limit(queue, name, said_limit, rate=said_rate, weight=said_weight)
         found = app.groups.get(queue, name)
         members = list(app.jobs(queue=queue, group=name, limit=20))
         now = app.now().timestamp()
@@ -110,6 +115,7 @@ def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, r
             ("order", found.order),
             ("limit", f"{limit_word(found.limit)}{override}"),
             ("rate", None if found.rate is None else f"{found.rate}{rate_override}"),
+            ("weight", str(found.weight) if found.weight > 1 else None),
             ("next may start", ago(wakes_at, now)),
             ("pause", pause_note(found.pause)),
             ("stopped by", None if found.stopped_by is None else f"{found.stopped_by} (dead)"),

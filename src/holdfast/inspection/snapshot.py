@@ -134,6 +134,7 @@ class OverrideRow(ScopeRow, frozen=True, kw_only=True):
     limit: int | None = None
     rate: Rate | None = None
     apart: bool | None = None
+    weight: int | None = None
 
 
 class FlowRow(ScopeRow, frozen=True, kw_only=True):

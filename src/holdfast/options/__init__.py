@@ -4,7 +4,7 @@ Called by the app, tasks, the worker and the command line. Pure. Durations are g
 as float seconds; rates are given as text.
 """
 
-from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_limit, said_rate, whole
+from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_limit, said_rate, said_weight, whole
 from .grouped import Retention, Unique, ungrouped
 from .special import RESET, UNLIMITED, Special
 from .tasks import (
@@ -60,6 +60,7 @@ __all__ = [
     "queue_name",
     "said_limit",
     "said_rate",
+    "said_weight",
     "serial_group",
     "ungrouped",
     "whole",

@@ -17,7 +17,7 @@ from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_queue, plain, renamed, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
-from ..records import LIFO, SHARDS_MAX, GroupOrder, JobOrder, OnDead, QueueRule
+from ..records import GROUP_WEIGHT_MAX, LIFO, SHARDS_MAX, GroupOrder, JobOrder, OnDead, QueueRule
 from .special import RESET, Special
 
 Duration = float | timedelta
@@ -64,6 +64,13 @@ def said_limit(value: object, what: str) -> int | UnsetType | None:
     if isinstance(value, str):
         raise ConfigurationError(f"{what} must be an int of at least 1, UNLIMITED or RESET, not {shown(value)}.")
     return whole(value, what, 1, COUNT_MAX)
+
+
+def said_weight(value: object) -> int | UnsetType | None:
+    """An operator's weight of a group: a number, or RESET."""
+    if value is RESET or value is UNSET:
+        return None if value is RESET else UNSET
+    return whole(value, "weight=", 1, GROUP_WEIGHT_MAX)
 
 
 def said_rate(value: object, what: str) -> Rate | UnsetType | None:

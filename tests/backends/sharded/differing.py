@@ -60,6 +60,13 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
     ),
     CHANCE: ("one_pass_of_promote_is_bounded_over_all_it_does",),
     ORDER: (
+        "a_group_has_as_many_turns_a_round_as_its_weight[2]",
+        "a_group_has_as_many_turns_a_round_as_its_weight[3]",
+        "a_group_has_as_many_turns_a_round_as_its_weight[6]",
+        "a_group_never_has_more_than_every_second_turn",
+        "a_weight_holds_within_a_priority",
+        "a_weight_in_a_queue_that_ages_its_jobs",
+        "an_idle_group_saves_nothing_up",
         "a_pause_holds_at_once_however_big_the_backlog",
         "a_repeat_that_asks_for_fewer_jobs_gives_the_rest_back_free",
         "a_repeat_that_asks_for_less_gives_the_rest_back_free",

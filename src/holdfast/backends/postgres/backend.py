@@ -65,7 +65,7 @@ from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from ..contract import Backend
-from ..seals import check_limit
+from ..seals import check_limit, check_weight
 from . import codec, move, read, scan
 from .blocking import BlockingCalls
 from .caller_transaction import (
@@ -528,12 +528,14 @@ class PostgresBackend(Backend):
     async def limit(self, override: Override, now: float | None = None) -> None:
         place = scope(override, "a limit")
         check_limit(override.limit, f"the limit of {named(place)}")
-        says = {f"says_{name}": getattr(override, name) is not UNSET for name in ("limit", "rate", "apart")}
+        says = {f"says_{name}": getattr(override, name) is not UNSET for name in ("limit", "rate", "apart", "weight")}
+        check_weight(override)
+        weight = override.weight if isinstance(override.weight, int) else None
         limit = override.limit if isinstance(override.limit, int) else None
         apart = override.apart if isinstance(override.apart, bool) else None
         rate = encoded(override.rate) if isinstance(override.rate, Rate) else None
-        step = self.rule_step_max
-        await self._write("limit.call", **place, **says, limit=limit, rate=rate, apart=apart, step=step, now=now)
+        values = {"limit": limit, "rate": rate, "apart": apart, "weight": weight, "step": self.rule_step_max}
+        await self._write("limit.call", **place, **says, **values, now=now)
         self._watching().tell([place["queue"] or EVERY_QUEUE])
 
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:

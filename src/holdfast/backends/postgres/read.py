@@ -234,6 +234,7 @@ async def groups(
             override=override,
             rate=rate_or_none(rate),
             rate_override=rate_or_none(rate_override),
+            weight=weight,
             flow=None if flow is None else read_flow(flow)[0],
             order="strict" if strict else "relaxed",
             pause=paused.get((of, group)),
@@ -242,7 +243,7 @@ async def groups(
             head=head,
             stopped_by=stopped_by,
         )
-        for of, group, most, override, rate, rate_override, flow, strict, counts, head, stopped_by in found
+        for of, group, most, override, rate, rate_override, flow, strict, counts, head, stopped_by, weight in found
     ]
 
 

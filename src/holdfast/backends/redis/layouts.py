@@ -210,7 +210,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     # Of a queue. The last ones are stored only where they say something, as before there were any.
     "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging", "on_dead", "order_window"),
     "TASK": ("limit", "rate", "apart", "retain_count", "retain_dead", "retain_dead_count"),  # a task's rule
-    "OVERRIDE": ("limit", "rate", "apart"),
+    "OVERRIDE": ("limit", "rate", "apart", "weight"),
     "NAMED": ("name", "rule"),
     "SCOPED": ("kind", "queue", "name", "value"),  # of a queue (q), group (g) or task (t)
     "COMPARED": ("op", "number"),  # a test of a number in a scan

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import CronEntry, Flow, GroupRecord, Override, Pause, QueueRule, TaskRule
-from ..seals import check_limit, place_of
+from ..seals import check_limit, check_weight, place_of
 from . import codec
 from .connection import Connections
 from .layouts import LAYOUTS
@@ -77,8 +77,9 @@ def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
 def override_row(override: Override) -> tuple[Any, ...]:
     """Encode an override; UNSET counts as not set. Only a task can be apart."""
     apart = override.apart is True and override.task is not None
-    limit, rate = (None if one is msgspec.UNSET else one for one in (override.limit, override.rate))
-    return _stored("OVERRIDE", replace(override, limit=limit, rate=rate, apart=apart))
+    said = (override.limit, override.rate, override.weight)
+    limit, rate, weight = (None if one is msgspec.UNSET else one for one in said)
+    return _stored("OVERRIDE", replace(override, limit=limit, rate=rate, apart=apart, weight=weight))
 
 
 def flow(bucket: Flow) -> tuple[Any, ...]:
@@ -139,8 +140,10 @@ def overrides(flat: Sequence[bytes]) -> list[Override]:
 
 
 def override_of(scope: bytes, packed: bytes) -> Override:
-    limit, each, *apart = codec.unpack(packed)  # an earlier version stored only two
-    return Override(**_names(scope), limit=limit or None, rate=read_rate(each), apart=apart == [True] or None)
+    limit, each, *more = codec.unpack(packed)  # earlier versions stored only two, or three
+    apart, weight = [*more, False, False][:2]
+    said = {"limit": limit or None, "rate": read_rate(each), "apart": apart is True or None, "weight": weight or None}
+    return Override(**_names(scope), **said)
 
 
 def flows(*flats: Sequence[bytes]) -> list[Flow]:
@@ -183,6 +186,7 @@ def group(line: Mapping[str, Any]) -> GroupRecord:
         override=line["override"] or None,
         rate=read_rate(line["rate"]),
         rate_override=read_rate(line["rate_override"]),
+        weight=line["weight"],
         flow=read_flow(line["flow"], queue=queue, group=name) if line["flow"] else None,
         order=line["order"],
         pause=_pause(line["pause"], queue, name),
@@ -266,7 +270,9 @@ class LimitVerbs:
         place = kind, queue, name = _checked(override, "a limit")
         what = {"q": "queue", "g": "group", "t": "task"}[kind]
         check_limit(override.limit, f"the limit of {what} {name or queue!r}")
-        changes = zip((override.limit, override.rate, override.apart), override_row(override), strict=True)
+        check_weight(override)
+        given = (override.limit, override.rate, override.apart, override.weight)
+        changes = zip(given, override_row(override), strict=True)
         await self._run("limit", now, *place, *(None if one is UNSET else [stored] for one, stored in changes), step)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None) -> float:

@@ -75,7 +75,9 @@ def override_share(override: Override, shards: int, place: int) -> Override:
     """Divide an operator's override as stored: None where nothing is set, which resets what a shard may still have."""
     limit = limit_share(override.limit, shards, place) if isinstance(override.limit, int) else None
     rate = rate_share(override.rate, shards, place) if isinstance(override.rate, Rate) else None
-    return replace(override, limit=limit, rate=rate, apart=override.apart if isinstance(override.apart, bool) else None)
+    apart = override.apart if isinstance(override.apart, bool) else None
+    weight = override.weight if isinstance(override.weight, int) else None
+    return replace(override, limit=limit, rate=rate, apart=apart, weight=weight)
 
 
 def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
@@ -124,7 +126,7 @@ def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) 
 def override_of(overrides: Iterable[Override], scope: Scope) -> Override:
     """Return the operator's override of that scope, or an empty one."""
     queue, group, task = scope
-    nothing = Override(queue=queue, group=group, task=task, limit=None, rate=None, apart=None)
+    nothing = Override(queue=queue, group=group, task=task, limit=None, rate=None, apart=None, weight=None)
     return next((one for one in overrides if (one.queue, one.group, one.task) == scope), nothing)
 
 

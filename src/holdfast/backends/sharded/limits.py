@@ -208,7 +208,7 @@ class LimitVerbs:
             words = {_scope(override): override for override in (*wanted.overrides, *of_tasks.overrides)}
             for override in there.overrides:
                 if _scope(override) not in words:
-                    await store.limit(replace(override, limit=None, rate=None, apart=None), now)
+                    await store.limit(replace(override, limit=None, rate=None, apart=None, weight=None), now)
             for override in words.values():
                 with suppress(ConfigurationError):  # a limit from before the queue became strict
                     await store.limit(override, now)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
-from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, GroupOrder
+from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, WEIGHED_LINE_MAX, GroupOrder
 from .. import formulas
 from ..formulas import LANE_APART, LANE_PARKED, age_shift, rank
 from .codec import SQL, Place, encoded, rate_of
@@ -31,9 +31,11 @@ _OVERRIDE = SQL["limit.override"]
 _FLOW = SQL["slow_down.flow"]
 
 
+Said = tuple[int | None, Rate | None, int]  # an operator's limit, rate and weight
 Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
+_NOTHING_SAID: Said = (None, None, 1)
 _UNDECLARED = (
     "strict",
     1,
@@ -117,7 +119,7 @@ class Rules:
         self._tasks_said = tasks or task_overrides
         self._queues: dict[str, Queue] = {}
         self._limits: dict[str, int] = {}
-        self._overrides: dict[tuple[str, str], tuple[int | None, Rate | None]] = {}
+        self._overrides: dict[tuple[str, str], Said] = {}
         self._tasks: Mapping[str, Task] | None = None
         self._lanes: Mapping[str, int] | None = None
         self._trimmed: frozenset[str] | None = None
@@ -153,16 +155,19 @@ class Rules:
         order, group_limit, group_rate, aging, limit, rate, on_dead, order_window = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
-            limit_override, rate_override = self._override("queue", name, "")
+            limit_override, rate_override, _ = self._override("queue", name, "")
             limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
         stops = on_dead == "stop"
         return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), stops, order_window)
 
-    def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
+    def _override(self, kind: str, queue: str, name: str) -> Said:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
-        return (None, None) if row is None else (row[0], rate_of(row[1]))
+        if row is None:
+            return _NOTHING_SAID
+        limit, rate, _, weight = row
+        return limit, rate_of(rate), weight or 1
 
     @property
     def any_aging(self) -> bool:
@@ -186,10 +191,10 @@ class Rules:
     def order(self, queue: str, group: str) -> GroupOrder:
         return formulas.group_order(group, "strict" if self.queue(queue).strict else "relaxed")
 
-    def override_of(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
-        """An operator's override of a group: (limit, rate)."""
+    def override_of(self, queue: str, group: str) -> Said:
+        """An operator's override of a group."""
         if not self._group_overrides:
-            return None, None
+            return _NOTHING_SAID
         override = self._overrides.get((queue, group))
         if override is None:
             override = self._overrides[queue, group] = self._override("group", queue, group)
@@ -211,9 +216,14 @@ class Rules:
             return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
         if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
             return None
-        if self.queue(queue).order_window is not None:
+        if self.queue(queue).order_window is not None or self.weight(queue, group) > 1:
             return None
         return self.group_limit(queue, group)
+
+    def weight(self, queue: str, group: str) -> int:
+        """How many turns a round a group has where others have one."""
+        _, _, weight = self.override_of(queue, group)
+        return weight
 
     def group_rate(self, queue: str, group: str) -> Rate | None:
         """The rate in force; None: there is none, or it was lifted."""
@@ -299,6 +309,8 @@ _IN_PLAY = SQL["refill.in_play"]
 _WAITING = SQL["refill.waiting"]
 _FILL = SQL["refill.fill"]
 _WITHDRAW = SQL["refill.withdraw"]
+_LINE = SQL["refill.line"]
+_LINE_TURNS = SQL["refill.line_turns"]
 _JOIN_STAGED = SQL["refill.join_staged"]
 _GIVE_WAY = SQL["refill.give_way"]
 _NEXT_WAITING = SQL["refill.next_waiting"]
@@ -446,11 +458,31 @@ class Filling:
         tx, queue = self._tx, self._name[0]
         aging = tx.rules.aging(queue)
         if turn is None:
-            turn = staggered(tx.ticks(1) - age_shift(priority, aging), self._ready, self._last_turn)
+            turn = staggered(
+                self._weighted(tx.ticks(1) - age_shift(priority, aging), rank(priority, aging)),
+                self._ready,
+                self._last_turn,
+            )
         self._last_turn = turn if self._last_turn is None else max(self._last_turn, turn)
         self._ready += 1
         self._in_play += 1
         return turn, rank(priority, aging), tx.rules.lane_of(task, self._name[1]), seq
+
+    def _weighted(self, turn: int, its_rank: int) -> int:
+        """A new turn, sooner in a group with a weight of which nothing is ready (R106)."""
+        queue, group = self._name
+        weight = self._tx.rules.weight(queue, group)
+        if weight == 1 or self._ready:
+            return turn
+        execute = self._tx.cursor.execute
+        [line] = execute(_LINE, (queue, its_rank)).fetchone()
+        ahead = 1 if line > WEIGHED_LINE_MAX else formulas.ahead(line, weight)
+        if line <= ahead:
+            return turn
+        before, behind = [row[0] for row in execute(_LINE_TURNS, (queue, its_rank, ahead - 1))]
+        if line > WEIGHED_LINE_MAX:
+            return min(turn, int(before + (turn - before) // weight))
+        return formulas.weighted(turn, before, behind)
 
     def _wake(self, bucket: Bucket, *, waits: bool) -> None:
         """Record when the rate lets one more waiting job start, or clear it if no job waits for the rate."""

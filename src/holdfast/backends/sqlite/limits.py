@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ...rates import UNLIMITED
 from ...records import Override, Pause, QueueRule, TaskRule
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED
-from ..seals import check_limit, place_of, strict_limit
+from ..seals import check_limit, check_weight, place_of, strict_limit
 from .codec import SQL, Place, encoded, rate_text
 from .connection import Transaction
 
@@ -120,6 +120,7 @@ def limit(tx: Transaction, override: Override, step: int) -> None:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(override, "a limit")
     check_limit(override.limit, f"the limit of {kind} {(queue if kind == 'queue' else name)!r}")
+    check_weight(override)
     if kind == "group" and isinstance(override.limit, int) and override.limit > 1 and tx.rules.strict(queue, name):
         raise strict_limit(queue, override.limit)
     if kind == "task":
@@ -137,14 +138,15 @@ def limit(tx: Transaction, override: Override, step: int) -> None:
 
 def _store_override(tx: Transaction, place: Place, override: Override) -> None:
     """Merge an operator's override into the stored one; remove it if no value is left."""
-    limit, rate, apart = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None, None)
+    limit, rate, apart, weight = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None,) * 4
     limit = limit if override.limit is UNSET else override.limit
     rate = rate if override.rate is UNSET else rate_text(override.rate)
     apart = apart if override.apart is UNSET else apart_word(override)
-    if limit is None and rate is None and apart is None:
+    weight = weight if override.weight is UNSET else override.weight
+    if limit is None and rate is None and apart is None and weight is None:
         tx.cursor.execute(SQL["limit.remove"], place)
     else:
-        tx.cursor.execute(SQL["limit.store"], (*place, limit, rate, apart))
+        tx.cursor.execute(SQL["limit.store"], (*place, limit, rate, apart, weight))
 
 
 def apart_word(override: Override) -> int | None:

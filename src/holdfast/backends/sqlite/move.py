@@ -166,7 +166,8 @@ def _lane(job: StoredJob) -> int:
 def _override_row(override: Override) -> tuple[Any, ...]:
     rate = override.rate if isinstance(override.rate, Rate) else None
     most = override.limit if isinstance(override.limit, int) else None
-    return (*seals.place_of(override, "an override"), most, rate_text(rate), apart_word(override))
+    weight = override.weight if isinstance(override.weight, int) else None
+    return (*seals.place_of(override, "an override"), most, rate_text(rate), apart_word(override), weight)
 
 
 def _flow_row(flow: Flow) -> tuple[Any, ...]:

@@ -329,8 +329,10 @@ def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
 
 def overrides(cursor: sqlite3.Cursor) -> list[Override]:
     return by_scope(
-        Override(**scope_of(kind, queue, name), limit=limit, rate=rate_of(rate), apart=apart == 1 or None)
-        for kind, queue, name, limit, rate, apart in cursor.execute(SQL["limit.all"])
+        Override(
+            **scope_of(kind, queue, name), limit=limit, rate=rate_of(rate), apart=apart == 1 or None, weight=weight
+        )
+        for kind, queue, name, limit, rate, apart, weight in cursor.execute(SQL["limit.all"])
     )
 
 
@@ -392,7 +394,7 @@ def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> Group
     """One state at a time: each has its own index by group, and is counted up to GROUP_COUNT_MAX."""
     paused = cursor.execute(SQL["read.group_pause"], (queue, name)).fetchone()
     counts = cursor.execute(SQL["read.group_counts"], (queue, name, GROUP_COUNT_MAX + 1)).fetchall()
-    limit, rate = rules.override_of(queue, name)
+    limit, rate, weight = rules.override_of(queue, name)
     bucket = rules.bucket(("group", queue, name))
     return GroupRecord(
         queue=queue,
@@ -401,6 +403,7 @@ def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> Group
         override=limit,
         rate=rules.group_rate(queue, name),
         rate_override=rate,
+        weight=weight,
         flow=None if bucket is None else Flow(queue=queue, group=name, **bucket._asdict()),
         order=rules.order(queue, name),
         pause=None if paused is None else Pause(queue=queue, group=name, **dict(zip(_PAUSE, paused, strict=True))),

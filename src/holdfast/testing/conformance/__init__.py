@@ -64,6 +64,7 @@ from . import (
     texts,
     transitions,
     walk,
+    weights,
 )
 from .registry import CASES, Case, run_case
 from .world import MakeBackend, World
@@ -105,6 +106,7 @@ THEMES = (
     group_rates,
     slow_down,
     fairness,
+    weights,
     retention,
     cron,
     read,

@@ -123,8 +123,10 @@ async def jobs_without_an_order_make_way_for_nobody(world: World) -> None:
 
 @case
 async def an_order_means_nothing_without_a_group(world: World) -> None:
+    await _declare(world)
     ids = [await world.enqueue(order=order) for order in (3, 1, 2)]
-    await _all_run(world, *ids)
+    same(await world.states(ids), [State.READY] * 3, "states")
+    same(sorted(await world.claim_ids(5)), sorted(ids), "all of them")
 
 
 @case
@@ -198,10 +200,10 @@ async def an_edited_job_keeps_its_order(world: World) -> None:
     lease = await world.claim_one(running, lease=FOREVER)
     three, two = await _add(world, 3, 2)
     await world.backend.edit(two, Edit(args=b'{"a":1}'), now=world.now)
-    moved_in = await world.enqueue(group="other", order=1, delay=100.0)
-    await world.backend.edit(moved_in, Edit(group="g", delay=0.0), now=world.now)
+    later = await world.enqueue(group="g", order=1, delay=100.0)
+    await world.backend.edit(later, Edit(delay=0.0), now=world.now)
     await world.end(lease)
-    await _all_run(world, moved_in, two, three)
+    await _all_run(world, later, two, three)
 
 
 @case

@@ -572,10 +572,17 @@ class KeyWalk(Walk):
 
 
 class OrderWalk(ChainWalk):
-    """A walk on which jobs have orders and wait for lower ones."""
+    """A walk on which jobs have orders and wait for lower ones, and groups have weights."""
 
     def _more(self) -> dict[str, Any]:
         return {"order": self._one(None, 1, 2, 2, 3, 4, -5), "delay": self._one(None, None, None, 0.0, 5.0, 50.0)}
+
+    async def limit(self) -> object:
+        if self.dice.random() < 0.5:
+            return await super().limit()
+        said = Override(queue=self._one(*QUEUES), group=self._one(*FLOW_GROUPS), weight=self._one(None, 2, 3))
+        await self.world.backend.limit(said, now=self.world.now)
+        return said
 
     async def rule(self) -> object:
         rule = QueueRule(

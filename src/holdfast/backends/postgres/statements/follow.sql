@@ -34,6 +34,7 @@ BEGIN
     RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
         AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
                         AND (group_order = 'relaxed' OR order_window IS NOT NULL))
+        AND NOT EXISTS (SELECT FROM holdfast.overrides WHERE kind = 'group' AND queue = named AND weight > 1)
         AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
 END $$
 
@@ -110,7 +111,8 @@ END $$
 -- :: function_follow_one
 -- The same for a single group that has the queue to itself: nothing is ready in it. One small statement instead of the
 -- many steps of claim_followers, which cost more than the lease itself. No lease means use the general path: another
--- job is ready or due, the group is paused, busy, empty or relaxed, or its next job is locked, expired, parked or large.
+-- job is ready or due, the group is paused, busy, empty or relaxed, the queue has weights or a window for late orders,
+-- or the group's next job is locked, expired, parked or large.
 CREATE OR REPLACE FUNCTION holdfast.follow_one(freed holdfast.place, named text, claimer text, number bigint, nonce text,
     free bigint, at double precision, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE got holdfast.taken;
@@ -124,6 +126,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
           AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
                           AND (group_order = 'relaxed' OR order_window IS NOT NULL))
+          AND NOT EXISTS (SELECT FROM holdfast.overrides WHERE kind = 'group' AND queue = named AND weight > 1)
           AND NOT EXISTS (SELECT FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named AND z.name = freed.grp)
         ORDER BY @group_order(c) LIMIT 1
     ), locked AS MATERIALIZED (  -- CASE: as in claim_followers

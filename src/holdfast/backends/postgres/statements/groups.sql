@@ -71,7 +71,8 @@ END $$
 
 -- :: fragment next_of_group
 -- What is needed of a waiting job w of the group g to make it ready.
-w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging, @age_shift(w.priority, g.aging) AS shift,
+w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging, g.weight, @rank(w.priority, g.aging) AS rank,
+@age_shift(w.priority, g.aging) AS shift,
 row_number() OVER (ORDER BY @group_order(w)) AS place
 
 -- :: fragment make_locked_ready
@@ -83,16 +84,21 @@ behind AS (
                PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
     FROM locked l
 ), above AS (
-    SELECT b.seq, b.turn, b.aging, b.place,
+    SELECT b.seq, b.turn, b.aging, b.place, b.queue, b.rank, CASE WHEN b.ready = 0 AND b.turn IS NULL
+               AND row_number() OVER (PARTITION BY b.queue, b.grp ORDER BY b.place) = 1 THEN b.weight ELSE 1 END AS weight,
            greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
     FROM behind b
 ), numbered AS MATERIALIZED (
-    SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
+    SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn, o.queue, o.rank, o.weight
     FROM (SELECT * FROM above ORDER BY place) o
+), weighted AS MATERIALIZED (  -- R106
+    SELECT o.seq, o.aging, CASE WHEN o.weight = 1 THEN o.turn
+                                ELSE holdfast.weighted(o.queue, o.rank, o.turn, o.weight) END AS turn
+    FROM numbered o
 )
 UPDATE holdfast.jobs j
 SET state = 'ready', turn = n.turn, rank = @rank(j.priority, n.aging), lane = @lane_in_bulk(j.task, j.grp)
-FROM numbered n WHERE j.seq = n.seq
+FROM weighted n WHERE j.seq = n.seq
 
 -- :: function_make_ready
 -- A row that another session has locked is skipped; its successor is not taken instead, and the next sweep refills the
@@ -250,14 +256,16 @@ END $$
 
 -- :: function_limits
 CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
-RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging double precision) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging double precision, weight integer)
+LANGUAGE sql STABLE AS $$
     SELECT DISTINCT ON (p.queue, p.grp) p.queue, p.grp,
            CASE WHEN z.kind IS NOT NULL THEN 0
                 WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, @SERIAL_PREFIX)
                 THEN coalesce(o.job_limit, q.group_limit)
                 ELSE 1 END,
            CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,
-           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END  -- NaN sorts above all numbers
+           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END,  -- NaN sorts above all numbers
+           coalesce(o.weight, 1)
     FROM unnest(places) p
     LEFT JOIN holdfast.queues q ON q.name = p.queue
     LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = p.queue AND o.name = p.grp
@@ -268,13 +276,13 @@ $$
 -- How many more jobs of each group may become ready by its limit and its rate (negative: the excess), how many are
 -- ready, and the highest turn of those.
 CREATE OR REPLACE FUNCTION holdfast.group_rooms(places holdfast.place[], at double precision)
-RETURNS TABLE (queue text, grp text, room bigint, ready bigint, last bigint, aging double precision)
+RETURNS TABLE (queue text, grp text, room bigint, ready bigint, last bigint, aging double precision, weight integer)
 LANGUAGE sql STABLE AS $$
     SELECT g.queue, g.grp,
            least(g.most - p.in_play, CASE WHEN (g.rate).count IS NOT NULL THEN holdfast.allowed(g.rate, coalesce((
                SELECT f.spent_until FROM holdfast.flows f
                WHERE f.kind = 'group' AND f.queue = g.queue AND f.name = g.grp), 0), at) - p.ready END),
-           p.ready, p.last, g.aging
+           p.ready, p.last, g.aging, g.weight
     FROM holdfast.limits(places) g CROSS JOIN LATERAL (
         SELECT count(*) AS in_play, count(*) FILTER (WHERE j.state = 'ready') AS ready,
                max(j.turn) FILTER (WHERE j.state = 'ready') AS last

@@ -106,11 +106,13 @@ END $$
 
 -- :: call
 SELECT holdfast.limit_scope(%(kind)s, %(queue)s, %(name)s, %(says_limit)s, %(limit)s::integer, %(says_rate)s,
-                            %(rate)s::jsonb, %(says_apart)s, %(apart)s::boolean, %(step)s, %(now)s)
+                            %(rate)s::jsonb, %(says_apart)s, %(apart)s::boolean, %(says_weight)s,
+                            %(weight)s::integer, %(step)s, %(now)s)
 
 -- :: function_limit_scope
 CREATE OR REPLACE FUNCTION holdfast.limit_scope(what text, queued text, named text, says_limit boolean, most integer,
-    says_rate boolean, rated jsonb, says_apart boolean, alone boolean, step integer, given double precision) RETURNS void LANGUAGE plpgsql
+    says_rate boolean, rated jsonb, says_apart boolean, alone boolean, says_weight boolean, weighs integer,
+    step integer, given double precision) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision;
@@ -122,14 +124,15 @@ BEGIN
     IF what = 'group' AND most > 1 AND holdfast.is_strict(queued, named) THEN
         PERFORM holdfast.refuse('HF006', jsonb_build_object('queue', queued, 'limit', most));
     END IF;
-    INSERT INTO holdfast.overrides AS o (kind, queue, name, job_limit, rate, apart)
-    VALUES (what, queued, named, most, said, alone)
+    INSERT INTO holdfast.overrides AS o (kind, queue, name, job_limit, rate, apart, weight)
+    VALUES (what, queued, named, most, said, alone, weighs)
     ON CONFLICT (kind, queue, name) DO UPDATE
     SET job_limit = CASE WHEN says_limit THEN excluded.job_limit ELSE o.job_limit END,
         rate = CASE WHEN says_rate THEN excluded.rate ELSE o.rate END,
-        apart = CASE WHEN says_apart THEN excluded.apart ELSE o.apart END;
+        apart = CASE WHEN says_apart THEN excluded.apart ELSE o.apart END,
+        weight = CASE WHEN says_weight THEN excluded.weight ELSE o.weight END;
     DELETE FROM holdfast.overrides WHERE kind = what AND queue = queued AND name = named
-    AND job_limit IS NULL AND (rate).count IS NULL AND apart IS NULL;
+    AND job_limit IS NULL AND (rate).count IS NULL AND apart IS NULL AND weight IS NULL;
     IF what = 'task' THEN
         PERFORM holdfast.bind_task(named, step);
     ELSE

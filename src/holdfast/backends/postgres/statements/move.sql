@@ -73,12 +73,13 @@ WITH q AS (
 ), t AS (
     INSERT INTO holdfast.tasks SELECT r.* FROM holdfast.tasks_of(%(tasks)s::jsonb) r ON CONFLICT (name) DO NOTHING
 ), o AS (
-    INSERT INTO holdfast.overrides (kind, queue, name, job_limit, rate, apart)
+    INSERT INTO holdfast.overrides (kind, queue, name, job_limit, rate, apart, weight)
     SELECT CASE WHEN r.task IS NOT NULL THEN 'task' WHEN r."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
            coalesce(r.queue, ''), coalesce(r.task, r."group", ''), r."limit", r.rate,
-           r.apart
+           r.apart, r.weight
     FROM jsonb_to_recordset(%(overrides)s::jsonb)
-        AS r(queue text, "group" text, task text, "limit" integer, rate holdfast.rate, apart boolean)
+        AS r(queue text, "group" text, task text, "limit" integer, rate holdfast.rate, apart boolean,
+             weight integer)
     ON CONFLICT DO NOTHING
 ), f AS (
     INSERT INTO holdfast.flows (kind, queue, name, spent_until, shut_until, wakes_at)

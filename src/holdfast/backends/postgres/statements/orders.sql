@@ -1,4 +1,4 @@
--- orders: the jobs of a group by their caller's own values (R103 to R105).
+-- orders: the jobs of a group by their caller's own values (R103 to R105), and groups by their weight (R106).
 
 -- == make_way: before a group is refilled, let jobs with lower orders go before those that have not started. Runs only
 -- while there are unstarted jobs with an order, and looks only at groups that have some.
@@ -72,4 +72,26 @@ BEGIN
     JOIN holdfast.jobs r ON r.queue = queued AND r.grp = named AND @in_play(r) AND r.state = 'ready' AND NOT r.held
     WHERE first.ordinal IS NOT NULL AND r.ordinal IS NOT NULL AND @precedes(first, r) LIMIT 1;
     UPDATE holdfast.jobs SET state = 'waiting' WHERE seq = later AND state = 'ready';
+END $$
+
+-- == weighted: the turn of a job of a group with a weight: formulas.ahead, formulas.weighted.
+-- Concurrency: it reads the line as it was when the statement began; rivals may shift it by a place.
+
+-- :: fragment in_line(r)
+-- The ready jobs of the queue's groups with this rank.
+@r.state = 'ready' AND @r.queue = queued AND @r.lane = 1 AND @r.rank = its_rank
+
+-- :: function_weighted
+CREATE OR REPLACE FUNCTION holdfast.weighted(queued text, its_rank integer, its_turn bigint, weight integer)
+RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    line integer := (SELECT count(*) FROM (
+        SELECT FROM holdfast.jobs r WHERE @in_line(r) LIMIT @WEIGHED_LINE_MAX + 1) l);
+    ahead integer := CASE WHEN line > @WEIGHED_LINE_MAX THEN 1 ELSE greatest(1, line / weight) END;
+    turns bigint[];
+BEGIN
+    IF line <= ahead THEN RETURN its_turn; END IF;
+    turns := ARRAY(SELECT r.turn FROM holdfast.jobs r WHERE @in_line(r) ORDER BY r.turn LIMIT 2 OFFSET ahead - 1);
+    RETURN least(its_turn, turns[1] + CASE WHEN line > @WEIGHED_LINE_MAX THEN (its_turn - turns[1]) / weight
+                                           ELSE (turns[2] - turns[1]) / 2 END);
 END $$

@@ -157,7 +157,8 @@ SELECT task, count(*) FROM holdfast.jobs WHERE state = 'running' GROUP BY task
 
 -- :: overrides
 SELECT jsonb_build_object('queue', CASE WHEN kind <> 'task' THEN queue END, 'group', CASE kind WHEN 'group' THEN name END,
-    'task', CASE kind WHEN 'task' THEN name END, 'limit', job_limit, 'rate', rate, 'apart', apart)::text
+    'task', CASE kind WHEN 'task' THEN name END, 'limit', job_limit, 'rate', rate, 'apart', apart,
+    'weight', weight)::text
 FROM holdfast.overrides
 ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
 
@@ -188,7 +189,7 @@ SELECT n.queue, n.name, l.most, o.job_limit, to_jsonb(l.rate)::text, to_jsonb(o.
      WHERE f.kind = 'group' AND f.queue = n.queue AND f.name = n.name),
     holdfast.is_strict(n.queue, n.name), holdfast.group_counts(n.queue, n.name), holdfast.group_head(n.queue, n.name),
     (SELECT j.id FROM holdfast.jobs j WHERE j.queue = n.queue AND j.grp = n.name AND @in_play(j) AND j.state = 'dead'
-     ORDER BY j.priority DESC, j.seq LIMIT 1)
+     ORDER BY j.priority DESC, j.seq LIMIT 1), coalesce(o.weight, 1)
 FROM (SELECT p.queue, p.grp AS name
       FROM unnest(CASE WHEN %(name)s::text IS NULL THEN holdfast.groups_known(%(queue)s, %(limit)s)
                        ELSE ARRAY[ROW(%(queue)s, %(name)s)::holdfast.place] END) p) n

@@ -50,7 +50,7 @@ return { made, #page == limit and page[limit] or '', at_end and '' or members[#m
 
 -- == part ready: how jobs become ready. A step that touches groups ends with refill_touched.
 
-local STAGGER_TICKS = 2592000000000
+local STAGGER_TICKS, WEIGHED_LINE_MAX = 2592000000000, 1000
 hf.moved = 0 -- jobs that refills of this script moved, beyond one for each group
 
 -- Makes a job ready, with its previous turn or a new one; the caller has removed it from the index. `crowd`: how many
@@ -63,6 +63,7 @@ function hf.become_ready(row, crowd)
         local turn = hf.next_tick()
         if is_lifo and not row[GROUP] then turn = -turn end
         if aging then turn = turn - math.floor(row[PRIORITY] * aging * 1000000) end
+        if row[GROUP] and hf.any('o') and not (crowd and crowd.number > 0) then turn = hf.weighted(row, turn, aging) end
         if crowd and crowd.number > 0 then turn = math.max(turn + crowd.number * STAGGER_TICKS, crowd.turn + 1) end
         if turn > TURN_ZERO or turn < -TURN_ZERO then turn = turn > 0 and TURN_ZERO or -TURN_ZERO end
         row[TURN] = turn
@@ -70,6 +71,26 @@ function hf.become_ready(row, crowd)
     if crowd then crowd.number, crowd.turn = crowd.number + 1, math.max(crowd.turn, row[TURN]) end
     row[LANE] = hf.lane_of(row) + (aging and 4 or 0) + (crowd and 8 or 0)
     row[STATE] = 'r'
+end
+
+-- The turn of a job of a group with a weight (R106): formulas.ahead, formulas.weighted.
+function hf.weighted(row, turn, aging)
+    local weight = hf.weight_of(hf.place_of(row[QUEUE], row[GROUP]))
+    if weight == 1 then return turn end
+    hf.flush()
+    local rank = hf.lane_prefix(row[QUEUE], 1) .. spack('>I4', RANK_ZERO - (aging and 0 or row[PRIORITY]))
+    local low, high = '[' .. rank, '(' .. rank .. '\255'
+    local line = call('ZLEXCOUNT', READY, low, high)
+    local ahead = line > WEIGHED_LINE_MAX and 1 or math.max(1, math.floor(line / weight))
+    if line <= ahead then return turn end
+    local turns = {}
+    for i, member in ipairs(call('ZRANGEBYLEX', READY, low, high, 'LIMIT', ahead - 1, 2)) do
+        if #member < #rank + 8 then return turn end -- nothing of ours
+        turns[i] = struct.unpack('>I8', member, #rank + 1) - TURN_ZERO
+    end
+    local before, behind = unpack(turns)
+    if line > WEIGHED_LINE_MAX then return math.min(turn, before + math.floor((turn - before) / weight)) end
+    return math.min(turn, before + math.floor((behind - before) / 2))
 end
 
 -- Makes a due job ready, or waiting in its group until refill; the caller has removed it from the index.

@@ -42,9 +42,9 @@ return { 1 }
 
 -- == script limit: set or reset an operator's override of a queue, a group or a task. A group is fitted in the same
 -- step.
--- args: now, kind, queue, name, limit, rate, apart, step
--- `kind` is q, g or t; limit, rate and whether a task has a dedicated lane are each [value], [false] to reset, or nil
--- to leave unchanged; `step`: how many jobs to move. Returns 1, or a refusal.
+-- args: now, kind, queue, name, limit, rate, apart, weight, step
+-- `kind` is q, g or t; limit, rate, whether a task has a dedicated lane and a group's weight are each [value], [false]
+-- to reset, or nil to leave unchanged; `step`: how many jobs to move. Returns 1, or a refusal.
 -- Concurrency: a script runs alone. The rest of a task's jobs moves later (lua/rearrange.lua); claim leases no job that
 -- is in the wrong lane.
 
@@ -56,11 +56,12 @@ if kind == 'g' and limit and limit[SET_VALUE] and limit[SET_VALUE] > 1 and hf.st
 end
 local lane = kind == 't' and hf.lane_of_task(name)
 local packed = call('HGET', OVERRIDES, scope)
-local said = packed and hf.sound_override(hf.read(packed)) or { false, false, false }
+local said = packed and hf.sound_override(hf.read(packed)) or { false, false, false, false }
 if limit then said[OVERRIDE_LIMIT] = limit[SET_VALUE] end
 if rate then said[OVERRIDE_RATE] = rate[SET_VALUE] end
 if apart then said[OVERRIDE_APART] = apart[SET_VALUE] end
-if said[OVERRIDE_LIMIT] or said[OVERRIDE_RATE] or said[OVERRIDE_APART] then
+if args.weight then said[OVERRIDE_WEIGHT] = args.weight[SET_VALUE] end
+if said[OVERRIDE_LIMIT] or said[OVERRIDE_RATE] or said[OVERRIDE_APART] or said[OVERRIDE_WEIGHT] then
     hf.use('o')
     call('HSET', OVERRIDES, scope, cpack(said))
 else
@@ -162,6 +163,14 @@ function hf.in_force(scope, limit, rate)
         if said then limit, rate = said[OVERRIDE_LIMIT] or limit, said[OVERRIDE_RATE] or rate end
     end
     return limit or UNLIMITED, rate and rate[RATE_COUNT] < UNLIMITED and rate
+end
+
+-- How many turns a round the group at a place has where others have one.
+function hf.weight_of(place)
+    if not hf.any('o') then return 1 end
+    hf.in_force('g' .. place)
+    local said = hf.override_memo['g' .. place]
+    return said and said[OVERRIDE_WEIGHT] or 1
 end
 
 -- A queue's {group limit, order, limit, rate, group rate, aging} as declared, with the limit and rate in force as named

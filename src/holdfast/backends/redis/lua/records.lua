@@ -115,7 +115,11 @@ end
 -- An operator's override; false if it cannot be read.
 function hf.sound_override(said)
     if not said then return false end
-    return { hf.sound_limit(said[OVERRIDE_LIMIT]), hf.sound_rate(said[OVERRIDE_RATE]), said[OVERRIDE_APART] == true }
+    local weight = hf.sound_limit(said[OVERRIDE_WEIGHT])
+    return {
+        hf.sound_limit(said[OVERRIDE_LIMIT]), hf.sound_rate(said[OVERRIDE_RATE]), said[OVERRIDE_APART] == true,
+        weight and weight > 0 and weight,
+    }
 end
 
 function hf.sound_task(rule)

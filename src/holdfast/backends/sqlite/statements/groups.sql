@@ -73,6 +73,16 @@ GROUP BY g.key
 SELECT seq, task, priority, turn FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
 WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, ordinal, seq LIMIT ?
 
+-- :: line
+-- How many ready jobs a queue's groups have with this rank.
+SELECT count(*) FROM (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+                      WHERE state = 'ready' AND queue = ? AND lane = 1 AND rank = ? LIMIT @WEIGHED_LINE_MAX + 1)
+
+-- :: line_turns
+-- Two neighbours in it.
+SELECT turn FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+WHERE state = 'ready' AND queue = ? AND lane = 1 AND rank = ? ORDER BY turn LIMIT 2 OFFSET ?
+
 -- :: fill
 UPDATE holdfast_jobs SET state = 'ready', turn = ?, rank = ?, lane = ? WHERE seq = ?
 

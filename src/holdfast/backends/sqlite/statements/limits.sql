@@ -69,7 +69,7 @@ SELECT group_order, group_limit, group_rate, aging, job_limit, rate, on_dead, or
 FROM holdfast_queues WHERE name = ?
 
 -- :: override
-SELECT job_limit, rate, apart FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
+SELECT job_limit, rate, apart, weight FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: group_paused
 SELECT 1 FROM holdfast_pauses WHERE kind = 'group' AND queue = ? AND name = ?
@@ -87,15 +87,15 @@ SELECT name, job_limit, rate, apart FROM holdfast_overrides WHERE kind = 'task'
 SELECT name FROM holdfast_tasks WHERE retain_count IS NOT NULL
 
 -- :: store
-INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate, apart) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate, apart, weight) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (kind, queue, name) DO UPDATE
-SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart
+SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart, weight = excluded.weight
 
 -- :: remove
 DELETE FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: all
-SELECT kind, queue, name, job_limit, rate, apart FROM holdfast_overrides
+SELECT kind, queue, name, job_limit, rate, apart, weight FROM holdfast_overrides
 
 -- :: count_task
 UPDATE holdfast_jobs INDEXED BY holdfast_jobs_running SET counted = 1

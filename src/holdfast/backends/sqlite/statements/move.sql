@@ -64,7 +64,7 @@ INSERT INTO holdfast_tasks (name, job_limit, rate, apart, retain_count, retain_d
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: override
-INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate, apart) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate, apart, weight) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (kind, queue, name) DO NOTHING
 
 -- :: flow
