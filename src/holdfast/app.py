@@ -21,6 +21,7 @@ from .clock import Clock, ManualClock, SystemClock, to_seconds
 from .errors import ConfigurationError
 from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
 from .lazy import import_lazily
+from .named_task import NamedTask
 from .names import check_list, check_name, known_options, once_public, renamed
 from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
@@ -42,7 +43,7 @@ from .producer import Producer
 from .rates import Rate
 from .records import CronEntry, Dump, GroupOrder, JobOrder, OnDead, QueueRule, TaskRule
 from .store_thread import StoreHandle, forbid_running_loop
-from .task import NamedTask, Placement, TaskRouter, UsingSettings, refine
+from .task import Placement, TaskRouter, UsingSettings, refine
 from .unique_keys import Keys
 
 if TYPE_CHECKING:

@@ -29,16 +29,7 @@ from typing import (
 import msgspec
 
 from .clock import to_seconds
-from .codec import (
-    STAR,
-    CatchAllCodec,
-    Codec,
-    OpenCodec,
-    encode_awaiting,
-    encode_unseen,
-    read_parameters,
-    signature_of,
-)
+from .codec import CatchAllCodec, Codec, OpenCodec, read_parameters, signature_of
 from .context import CURRENT, Context
 from .edges import BATCH_OPEN_TASK, BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
@@ -530,53 +521,6 @@ def _check_function(fn: object) -> FunctionType:
     if owner and not owner.endswith("<locals>") and parameters[:1] in (["self"], ["cls"]):
         raise ConfigurationError(f"{fn.__qualname__} is a method; a task must be a plain function of its module.")
     return fn
-
-
-class NamedTask:
-    """A task known only by name, for producers without its code: the worker that has it validates the arguments."""
-
-    def __init__(self, app: Holdfast, name: str, options: TaskOptions, placement: Placement) -> None:
-        for what in ("group", "order", "key"):
-            if callable(getattr(options, what)):
-                raise ConfigurationError(
-                    f"a task known by name takes a fixed {what}=, as its parameters are not known."
-                )
-        self.name = name
-        self._app = app
-        self._options = options
-        self._placement = placement
-
-    def options(self, **settings: Unpack[UsingSettings]) -> NamedTask:
-        """A copy with more options."""
-        return NamedTask(self._app, self.name, *refine(self._options, self._placement, settings))
-
-    def using(self, **settings: Unpack[UsingSettings]) -> NamedTask:
-        """The former name of `options`."""
-        renamed(".using(…)", ".options(…)")
-        return self.options(**settings)
-
-    def bind(self, /, *args: Any, **kwargs: Any) -> BoundCall[Any]:
-        options, placement = self._options, self._placement
-        try:
-            raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
-        except AwaitsResults:
-            given: dict[str, Any] = {STAR: args, **kwargs} if args else kwargs
-            raw, parents = encode_awaiting(self.name, given, self._app.args_bytes_max)
-            placement = placement.awaiting(parents)
-        group = options.group if isinstance(options.group, str) else None
-        key = options.key if isinstance(options.key, str) else None
-        order = options.order if isinstance(options.order, int) else None
-        new = make_job(self.name, raw, options, placement, group=group, order=order, key=key)
-        return BoundCall(new, placement.connection)
-
-    def enqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        return self._app.enqueue(self.bind(*args, **kwargs))
-
-    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        return await self._app.aenqueue(self.bind(*args, **kwargs))
-
-    def __repr__(self) -> str:
-        return f"<NamedTask {self.name}>"
 
 
 class TaskDecorator(Protocol[K]):

@@ -12,9 +12,10 @@ from holdfast import RESET, DeadLetter, Holdfast, Job, RetryPolicy, State
 from holdfast.app import Holdfast as App
 from holdfast.errors import ConfigurationError, JobNotFound, StateConflict
 from holdfast.job import Job as JobClass
+from holdfast.named_task import NamedTask
 from holdfast.operator import Dead, Groups, Queues
 from holdfast.records import JobQuery
-from holdfast.task import NamedTask, Task, Using
+from holdfast.task import Task, Using
 from holdfast.testing import Sandbox
 
 LAZY = {"jobs", "follow", "afollow", "watch"}  # for `for` and `async for`

@@ -23,7 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
     calls clock codec context durable edges errors events headers hooks job lazy lifecycle logs names options queries
-    rates records redact replay retry rollups schedules steps task task_settings worker_status
+    named_task placeholders rates records redact replay retry rollups schedules steps task task_settings worker_status
 """
 FACE = "actions app batches bulk caller_transaction children eager flows observer operator producer pull results"
 FACE += " letters store_thread topics unique_keys worker_commands"

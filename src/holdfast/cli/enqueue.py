@@ -25,7 +25,8 @@ from .session import Session, session_options
 if TYPE_CHECKING:
     from ..app import Holdfast
     from ..job import Job
-    from ..task import NamedTask, Task, Using
+    from ..named_task import NamedTask
+    from ..task import Task, Using
 
 
 def _one_of(words: Any) -> click.Choice[str]:

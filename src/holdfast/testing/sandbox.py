@@ -16,10 +16,11 @@ from ..context import CURRENT
 from ..errors import ConfigurationError
 from ..job import BoundCall, Job
 from ..lifecycle import State
+from ..named_task import NamedTask
 from ..options import WorkerOptions
 from ..records import JobQuery
 from ..store_thread import StoreHandle, forbid_running_loop
-from ..task import NamedTask, Task
+from ..task import Task
 from .transactions import SandboxBackend
 
 if TYPE_CHECKING:
