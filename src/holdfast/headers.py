@@ -16,6 +16,7 @@ from .errors import ConfigurationError
 from .names import check_name, plain
 
 TAGS = "tags"  # the header that has a job's tags, separated by commas
+TAKES_RESULTS = b'"results":1'  # among the stored options of a job whose arguments hold results of other jobs
 HEADERS_MAX = 32  # per job
 HEADERS_BYTES_MAX = 8192  # of one job's headers, names and values in UTF-8
 
@@ -126,11 +127,6 @@ def with_parents(stored: bytes | None, number: int) -> bytes | None:
 def with_results(stored: bytes | None) -> bytes | None:
     """A job's stored options, saying that results of other jobs stand in its arguments."""
     return _with(stored, "results", 1)
-
-
-def takes_results(stored: bytes | None) -> bool:
-    """Whether results of other jobs stand in a job's arguments, by its stored options."""
-    return stored is not None and b'"results":1' in stored
 
 
 def with_batch(stored: bytes | None, id: str) -> bytes | None:

@@ -1,6 +1,7 @@
-"""The arguments of an attempt, with results of other jobs in their places where the call takes some.
+"""The arguments of a call that takes results of other jobs, with those in their places.
 
-Called by the attempt, first without and then with the store: what cannot be read there is a failure like any other.
+Called by the attempt. Results that cannot be had or do not fit bury the job; a store that cannot be read is a failure
+like any other.
 """
 
 from __future__ import annotations
@@ -10,27 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...context import Bury, Context
 from ...errors import InvalidArguments
-from ...headers import takes_results
+from ...headers import TAKES_RESULTS as TAKES_RESULTS
 from ...placeholders import ResultUnusable, filled, results_for
 
 if TYPE_CHECKING:
     from ...task import Task
 
 
-def decoded(task: Task[..., Any], context: Context) -> dict[str, Any] | None:
-    """The arguments, rebuilt from annotations; None if they need results of other jobs first."""
-    lease = context._lease
-    return None if takes_results(lease.options) else task._decode(lease.args)
-
-
-async def prepared(task: Task[..., Any], context: Context, arguments: dict[str, Any] | None) -> dict[str, Any]:
-    """The arguments of an async handler. The results of its parents are read for it, too, if it takes a Context."""
-    if task._wants_context and context._asks_parents() is not None:
-        await context._load_parents()
-    return await _with_results(task, context) if arguments is None else arguments
-
-
-async def _with_results(task: Task[..., Any], context: Context) -> dict[str, Any]:
+async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]:
+    """The arguments of an async handler."""
     try:
         found = await task.app._store.acall(partial(results_for, context.id, context._lease.args))
     except ResultUnusable as error:
@@ -39,7 +28,7 @@ async def _with_results(task: Task[..., Any], context: Context) -> dict[str, Any
 
 
 def with_results_here(task: Task[..., Any], context: Context) -> dict[str, Any]:
-    """The arguments of a call that takes results of other jobs, in the thread of a sync handler."""
+    """Those of a sync handler, in its thread."""
     try:
         found = task.app._store.call(partial(results_for, context.id, context._lease.args))
     except ResultUnusable as error:

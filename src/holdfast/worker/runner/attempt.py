@@ -49,7 +49,7 @@ from ...context import (
 )
 from ...lifecycle import REMOVED, Ending, Settlement
 from ...records import Lease, Release
-from .arguments import decoded, prepared, with_results_here
+from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
 from .outcomes import conclude
 
@@ -378,13 +378,15 @@ class Runner:
             return
         task, context = run.task, run.context
         try:
-            arguments = decoded(task, context)
+            arguments = None if TAKES_RESULTS in (run.lease.options or b"") else task._decode(run.lease.args)
         except BaseException as fault:  # decoding may run user code of the arguments' classes
             self._end(run, undecodable(fault), fault)
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
-            arguments = await prepared(task, context, arguments)
+            if task._wants_context:
+                await context._load_parents()
+            arguments = await with_results(task, context) if arguments is None else arguments
             if self._around is None:
                 value = await (task.fn(context, **arguments) if task._wants_context else task.fn(**arguments))
             else:
@@ -415,7 +417,7 @@ class Runner:
             outcome = STOPPED
         else:
             try:
-                arguments = decoded(task, context)
+                arguments = None if TAKES_RESULTS in (run.lease.options or b"") else task._decode(run.lease.args)
             except BaseException as fault:
                 outcome, error = undecodable(fault), fault
             else:

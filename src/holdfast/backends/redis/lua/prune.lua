@@ -136,7 +136,8 @@ for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
     local ended = row[FINISHED_AT]
     if not row[PRUNE_AT] then
         hf.set_aside('prunable', PRUNABLE, row[ID], row) -- a dead job that holds its letter
-    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row) and (not hf.any('e') or hf.is_needed(row[ID]) == false) then
+    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row)
+        and (not hf.any('e') or hf.is_needed(row[ID]) == false) then
         ids[#ids + 1] = row[ID]
         if ended > now - REMEMBER_SECONDS_MIN then
             hf.put(REMEMBERED, row[ID], hf.score_of(ended + REMEMBER_SECONDS_MIN))
