@@ -12,7 +12,8 @@ from holdfast.backends.sharded.registry import Registry
 from holdfast.records import QueueRule, TaskRule
 from holdfast.testing.conformance import CASES, dependencies, flow_rivals, parents, settle_with, walk
 
-from ...servers.valkey_cluster import PATIENCE_SECONDS, shared_cluster
+from ...servers.valkey import PATIENCE_SECONDS
+from ...servers.valkey_cluster import shared_cluster
 from ..sharded.differing import IN_THREE, run_differing
 from ..sharded.shelves import QUEUES
 

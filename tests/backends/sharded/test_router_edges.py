@@ -7,7 +7,7 @@ process dies before or after the call, the shard is down, or its reply is lost. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -124,7 +124,7 @@ async def checked(router: ShardedBackend, when: str) -> None:
     assert not (await audit(router)).violations, when
 
 
-def on_each_fault(scene: Callable[[str, int], Awaitable[int]], fault: str) -> None:
+def on_each_fault(scene: Callable[[str, int], Coroutine[Any, Any, int]], fault: str) -> None:
     """Run the scene once without a fault, then with the fault at each of the calls that were counted."""
     for at in range(asyncio.run(scene("", -1))):
         asyncio.run(scene(fault, at))
