@@ -76,7 +76,8 @@ class ShardVerbs(Shard):
         return child.decode() or None
 
     async def outbox(self, limit: int, after: int = 0) -> list[Post]:
-        return [_post(*one) for one in await self._run("outbox", None, limit, after)]
+        found = await self._run("outbox", None, limit, after)
+        return [_post(*one) for one in found if one[0][:1].decode(errors="replace") in _KINDS]  # else flaws lists it
 
     async def delivered(self, posts: Sequence[Post]) -> None:
         await self._run("delivered", None, [(_LETTERS[one.kind] + one.name, one.tick) for one in posts])

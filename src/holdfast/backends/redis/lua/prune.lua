@@ -318,4 +318,5 @@ function hf.forget_edges(ids)
     hf.in_pieces('HDEL', DEPENDENTS, ids, #ids)
     hf.in_pieces('ZREM', PROPAGATING, ids, #ids)
     hf.forget_elsewhere(parents)
+    hf.forget_posts(ids)
 end

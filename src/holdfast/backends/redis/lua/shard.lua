@@ -146,7 +146,10 @@ function hf.forget_elsewhere(ids)
     for _, id in ipairs(ids) do
         local prefix = hf.escape(id)
         local left = call('ZRANGEBYLEX', EDGES, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1', 'LIMIT', 0, 1)[1]
-        if not left then call('HDEL', ELSEWHERE, id) end
+        if not left then
+            call('HDEL', ELSEWHERE, id)
+            call('ZREM', OUTBOX, 'w' .. id)
+        end
     end
 end
 
@@ -156,6 +159,12 @@ end
 function hf.post(kind, id)
     call('ZADD', OUTBOX, format('%.0f', hf.next_tick()), kind .. id)
     hf.save_tick()
+end
+
+-- Of jobs that go: nobody need hear of them.
+function hf.forget_posts(ids)
+    if call('ZCARD', OUTBOX) == 0 then return end
+    for _, id in ipairs(ids) do call('ZREM', OUTBOX, 'n' .. id, 'a' .. id) end
 end
 
 function hf.unwatch(prefix, shard)
@@ -257,7 +266,8 @@ end
 
 function hf.check_post(member)
     local kind, id = sub(member, 1, 1), sub(member, 2)
-    if not find(kind, '^[jwna]') or kind == 'j' and call('HEXISTS', NOTES, id) == 0 then
+    local key = kind == 'j' and NOTES or kind == 'w' and ELSEWHERE or JOBS
+    if not find(kind, '^[jwna]') or call('HEXISTS', key, id) == 0 then
         hf.note_flaw('outbox', id, '', 'it is nothing that another shard must hear')
     end
 end
