@@ -78,7 +78,7 @@ class Producer(TaskRouter, Operator):
         if made is None:
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
         [answer] = made
-        if answer.created and not new.waits_by_rule:
+        if answer.created and not waits_by_rule(new):
             return self._stored(call, fresh_record(new, answer, gate.clock.wall()), answer)
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
@@ -495,9 +495,14 @@ async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[li
         yield steps.taken()
 
 
+def waits_by_rule(new: NewJob) -> bool:
+    """Whether only the store knows when it is due: it has parents, or may have to wait for lower orders."""
+    return bool(new.after) or (new.order is not None and new.delay is None and new.due_at is None)
+
+
 async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, records.Enqueued]:
     answer = (await backend.enqueue([new]))[0]
-    if answer.created and not new.waits_by_rule:
+    if answer.created and not waits_by_rule(new):
         return fresh_record(new, answer, clock.wall()), answer
     return await look_at(new, answer, clock, backend), answer
 

@@ -111,11 +111,6 @@ class NewJob(Struct, frozen=True, kw_only=True):
     on_parent_failure: OnParentFailure = "bury"  # what becomes of it if one of them dies or is cancelled
     before: str | None = None  # id of a job that waits for others, and from now on for this one, too (R87)
 
-    @property
-    def waits_by_rule(self) -> bool:
-        """Whether only the store knows when it is due: it has parents, or may have to wait for lower orders."""
-        return bool(self.after) or (self.order is not None and self.delay is None and self.due_at is None)
-
 
 def with_conflicts_kept(job: NewJob) -> NewJob:
     """The job as it is stored where nobody could be told of a duplicate: "raise" is treated as "keep"."""
