@@ -142,7 +142,12 @@ def overrides(flat: Sequence[bytes]) -> list[Override]:
 def override_of(scope: bytes, packed: bytes) -> Override:
     limit, each, *more = codec.unpack(packed)  # earlier versions stored only two, or three
     apart, weight = [*more, False, False][:2]
-    said = {"limit": limit or None, "rate": read_rate(each), "apart": apart is True or None, "weight": weight or None}
+    said: dict[str, Any] = {
+        "limit": limit or None,
+        "rate": read_rate(each),
+        "apart": apart is True or None,
+        "weight": weight or None,
+    }
     return Override(**_names(scope), **said)
 
 
