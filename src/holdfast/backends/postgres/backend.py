@@ -534,7 +534,13 @@ class PostgresBackend(Backend):
         limit = override.limit if isinstance(override.limit, int) else None
         apart = override.apart if isinstance(override.apart, bool) else None
         rate = encoded(override.rate) if isinstance(override.rate, Rate) else None
-        values = {"limit": limit, "rate": rate, "apart": apart, "weight": weight, "step": self.rule_step_max}
+        values: dict[str, Any] = {
+            "limit": limit,
+            "rate": rate,
+            "apart": apart,
+            "weight": weight,
+            "step": self.rule_step_max,
+        }
         await self._write("limit.call", **place, **says, **values, now=now)
         self._watching().tell([place["queue"] or EVERY_QUEUE])
 

@@ -143,12 +143,13 @@ def override_of(scope: bytes, packed: bytes) -> Override:
     limit, each, *more = codec.unpack(packed)  # earlier versions stored only two, or three
     apart, weight = [*more, False, False][:2]
     said: dict[str, Any] = {
+        **_names(scope),
         "limit": limit or None,
         "rate": read_rate(each),
         "apart": apart is True or None,
         "weight": weight or None,
     }
-    return Override(**_names(scope), **said)
+    return Override(**said)
 
 
 def flows(*flats: Sequence[bytes]) -> list[Flow]:
