@@ -14,6 +14,7 @@ from .move import moved
 from .registry import case, case_for_each
 from .world import FOREVER, World
 
+ORDERS: tuple[GroupOrder, ...] = ("strict", "relaxed")
 LIGHT = ("a", "b", "c", "d", "e", "f")
 
 
@@ -82,7 +83,7 @@ async def a_weight_in_a_queue_that_ages_its_jobs(world: World) -> None:
     _about((await _turns(world, 4 * (len(LIGHT) + 3)))["heavy"], 12, "turns of the group with a weight")
 
 
-@case_for_each(("strict", "relaxed"))
+@case_for_each(ORDERS)
 async def a_weight_is_no_limit(world: World, order: GroupOrder) -> None:
     rule = QueueRule(name="default", group_order=order, group_limit=2 if order == "relaxed" else 1)
     await world.backend.declare([rule], now=world.now)
