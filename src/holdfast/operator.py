@@ -536,8 +536,7 @@ async def _letter(id: str, backend: Backend) -> DeadLetter:
 # takes precedence over what the code declares, immediately and without a restart, until it is reset; both are shown.
 
 
-Lifted = Literal["none"]  # and None: the former spellings of UNLIMITED and RESET
-SaidLimit = int | Special | Lifted | UnsetType | None
+SaidLimit = int | Special | Literal["none"] | UnsetType | None  # "none", None: the former UNLIMITED and RESET
 SaidRate = str | Rate | Special | UnsetType | None
 SaidWeight = int | Special | UnsetType
 
@@ -553,7 +552,9 @@ def make_override(
 ) -> Override:
     """A validated override of a queue, a group or a task."""
     if limit is UNSET and rate is UNSET and weight is UNSET:
-        raise ConfigurationError("say limit=, rate= or both: a value, UNLIMITED to lift it, RESET for the code's own.")
+        raise ConfigurationError(
+            "say limit=, rate= or weight=: a value, UNLIMITED to lift it, RESET for the code's own."
+        )
     return Override(
         queue=queue_or_none(queue),
         group=group,

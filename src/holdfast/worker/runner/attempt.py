@@ -63,7 +63,6 @@ COLLECT_SECONDS = 0.005  # ends of threads that have their next job wait this lo
 COLLECT_PART = 4  # … while more jobs wait than this part of the slots, a quarter
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
 CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
-_EAGER = sys.version_info >= (3, 12)
 
 
 class Run:
@@ -335,7 +334,7 @@ class Runner:
             self._pool.submit(ThreadCall(partial(self._attempt_in_thread, run), (run,)))
             if self._pool.refused:
                 self._withdraw()
-        elif _EAGER:
+        elif sys.version_info >= (3, 12):
             eager: dict[str, Any] = {"eager_start": True}
             handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id, **eager)
             run.handle = None if handle.done() else handle

@@ -278,6 +278,11 @@ end
 
 local function is_there(key, name) return call('HEXISTS', key, name) == 1 end
 
+local function check_owner(name, id)
+    if is_there(WORKERS, id) then return true end
+    hf.note_flaw(name, id, '', 'its worker is gone')
+end
+
 local CHECKS = {
     meta = check_meta,
     busy = check_busy,
@@ -295,23 +300,15 @@ local CHECKS = {
         end
     end },
     workers = { 'HSCAN', WORKERS, check_worker },
-    deadlines = { 'ZSCAN', DEADLINES, function(id)
-        if not is_there(WORKERS, id) then hf.note_flaw('deadlines', id, '', 'the index has a worker that is gone') end
-    end },
+    deadlines = { 'ZSCAN', DEADLINES, function(id) check_owner('deadlines', id) end },
     calls = { 'HSCAN', CALLS, function(id, packed)
-        if not is_there(WORKERS, id) then
-            hf.note_flaw('calls', id, '', 'its worker is gone')
-        elseif not hf.sound_call(hf.read(packed)) then
+        if check_owner('calls', id) and not hf.sound_call(hf.read(packed)) then
             hf.note_flaw('calls', id, '', 'it cannot be read')
         end
     end },
-    portraits = { 'HSCAN', PORTRAITS, function(id)
-        if not is_there(WORKERS, id) then hf.note_flaw('portraits', id, '', 'its worker is gone') end
-    end },
+    portraits = { 'HSCAN', PORTRAITS, function(id) check_owner('portraits', id) end },
     commands = { 'HSCAN', COMMANDS, function(id, packed)
-        if not is_there(WORKERS, id) then
-            hf.note_flaw('commands', id, '', 'its worker is gone')
-        elseif type(hf.read(packed)) ~= 'table' then
+        if check_owner('commands', id) and type(hf.read(packed)) ~= 'table' then
             hf.note_flaw('commands', id, '', 'they cannot be read')
         end
     end },
