@@ -552,9 +552,7 @@ def make_override(
 ) -> Override:
     """A validated override of a queue, a group or a task."""
     if limit is UNSET and rate is UNSET and weight is UNSET:
-        raise ConfigurationError(
-            "say limit=, rate= or weight=: a value, UNLIMITED to lift it, RESET for the code's own."
-        )
+        raise ConfigurationError("say limit=, rate= or weight=: a value, UNLIMITED to lift it, RESET for the code's.")
     return Override(
         queue=queue_or_none(queue),
         group=group,

@@ -174,7 +174,8 @@ for i = 1, math.min(most, #places) do
         order = strict and 'strict' or 'relaxed', pause = pause and (hf.read(pause) or {}) or false,
         scheduled = scheduled, waiting = waiting, ready = numbers.r, running = numbers.x,
         head = head and head[ID] or false, stopped_by = stopper and stopper[ID] or false, rate = rate or false,
-        rate_override = said[OVERRIDE_RATE] or false, weight = said[OVERRIDE_WEIGHT] or 1, flow = hf.flow_of('g' .. place),
+        rate_override = said[OVERRIDE_RATE] or false, weight = said[OVERRIDE_WEIGHT] or 1,
+        flow = hf.flow_of('g' .. place),
     }
 end
 return { cpack(lines), #places > most and 1 or 0 }

@@ -70,8 +70,9 @@ return { '' }
 
 -- == script outbox: the oldest notes.
 -- args: now, limit, after
--- `after`: the tick to continue after. Returns of each its member and tick; the noted job, or the shard to watch in, or ''; the shards that watch the job;
--- and its state, task and a new tick, if that is news. Concurrency: a script runs alone.
+-- `after` is the tick to continue after. Returns of each its member and tick; the noted job, or the shard to watch in,
+-- or ''; the shards that watch the job; and its state, task and a new tick, if that is news. Concurrency: a script runs
+-- alone.
 
 local low, posts = format('(%.0f', args.after), {}
 local members = call('ZRANGEBYSCORE', OUTBOX, low, '+inf', 'WITHSCORES', 'LIMIT', 0, args.limit)
