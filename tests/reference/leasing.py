@@ -173,7 +173,7 @@ def settle(store: Store, item: Settlement, at: Instant) -> Answer:
         value=item.value,
         reason=None if item.ending is Ending.SNOOZED else item.reason,
     )
-    linked = row.id in store.children_of or row.id in store.parents_of
+    linked = row.id in store.children_of or row.id in store.parents_of or row.id in store.watchers
     if item.ending is Ending.SUCCEEDED and item.retain < 0 and not (row.holds_key or linked):
         store.remove(row)
     return Answer.OK

@@ -2,7 +2,7 @@
 
 PostgreSQL walks beside the model alone: conformance/test_stores_walk_alike.py compares it with the reference on walks
 of its own, and test_walks_find.py beside that shows what these find. HOLDFAST_SIMULATION_EXAMPLES raises the number of
-walks; what CI runs is the same every time.
+walks; what a commit runs is the same every time, another third of the walks with each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.sqlite.memory import MemoryBackend
@@ -20,11 +21,12 @@ from ..reference.backend import ReferenceBackend
 from ..servers import postgres as postgres_servers
 from ..servers import sqlite as sqlite_files
 from ..servers import valkey
+from ..turns import TURNS
 from .walk import Walk
 
 EXAMPLES = int(os.environ.get("HOLDFAST_SIMULATION_EXAMPLES", "60"))
 SETTINGS = settings(
-    max_examples=EXAMPLES,
+    max_examples=EXAMPLES // TURNS,
     stateful_step_count=40,
     derandomize=True,
     database=None,
@@ -96,15 +98,15 @@ class ReferenceBesideRedis(Walk):
     makers = (reference, redis)
 
 
-TestOnReference = OnReference.TestCase
-TestReferenceBesideMemory = pytest.mark.repeat(ReferenceBesideMemory.TestCase)
-TestOnSqlite = OnSqlite.TestCase
-TestReferenceBesideSqlite = ReferenceBesideSqlite.TestCase
-TestOnPostgres = OnPostgres.TestCase
-TestOnPostgresPlanningOddly = OnPostgresPlanningOddly.TestCase
-TestOnRedis = OnRedis.TestCase
-TestReferenceBesideRedis = ReferenceBesideRedis.TestCase
-TestOnReference.settings = TestReferenceBesideMemory.settings = SETTINGS
-TestOnSqlite.settings = TestReferenceBesideSqlite.settings = SETTINGS
-TestOnPostgres.settings = TestOnPostgresPlanningOddly.settings = SETTINGS
-TestOnRedis.settings = TestReferenceBesideRedis.settings = SETTINGS
+WALKS = [
+    *(OnReference, OnSqlite, OnPostgres, OnPostgresPlanningOddly, OnRedis, ReferenceBesideSqlite, ReferenceBesideRedis),
+    pytest.param(ReferenceBesideMemory, marks=pytest.mark.repeat),
+]
+
+
+@pytest.mark.turn
+@pytest.mark.parametrize("part", range(TURNS))
+@pytest.mark.parametrize("kind", WALKS, ids=lambda kind: kind.__name__)
+def test_every_verb_from_every_state(kind: type[Walk], part: int) -> None:
+    """A part of the walks: the number of the part is their seed."""
+    run_state_machine_as_test(seed(part)(type(kind.__name__, (kind,), {})), settings=SETTINGS)

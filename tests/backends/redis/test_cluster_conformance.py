@@ -16,7 +16,7 @@ from ..sharded.differing import BY_QUEUE, run_differing
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.repeat) if case in ALIKE else case for case in CASES]
+    "case", [pytest.param(case, marks=pytest.mark.repeat if case in ALIKE else pytest.mark.turn) for case in CASES]
 )
 def test_case(case: str) -> None:
     run_differing(case, fresh_cluster_stores(), BY_QUEUE)

@@ -144,10 +144,10 @@ def test_an_override_stored_before_it_could_say_apart_is_read(
         await backend.limit(Override(task="t", limit=3))
         client.hset(f"{{{prefix}}}:overrides", "tt", codec.pack([4, False]))
         [task] = await backend.tasks()
-        assert task.override == Override(task="t", limit=4, rate=None, apart=None)
+        assert task.override == Override(task="t", limit=4, rate=None, apart=None, weight=None)
         await backend.limit(Override(task="t", apart=True))
         [task] = await backend.tasks()
-        assert task.override == Override(task="t", limit=4, rate=None, apart=True)
+        assert task.override == Override(task="t", limit=4, rate=None, apart=True, weight=None)
         await backend.close()
 
     asyncio.run(scenario())

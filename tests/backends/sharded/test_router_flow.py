@@ -150,13 +150,13 @@ async def test_limits_and_rates_are_shown_as_they_were_said(shelf: Shelf, router
     assert (mail.limit, mail.rate, mail.override) == (
         7,
         rule.rate,
-        Override(queue="mail", limit=9, rate=None, apart=None),
+        Override(queue="mail", limit=9, rate=None, apart=None, weight=None),
     )
     assert mail.counts == {"ready": 30 - len(leases), "running": len(leases)} and leases
     assert mail.flow is not None and mail.flow.spent_until > NOW
     [work] = await router.tasks()
     assert (work.rule, work.declared, work.running) == (task, True, len(leases))
-    assert work.override == Override(task="work", limit=None, rate=Rate(8, 1.0), apart=None)
+    assert work.override == Override(task="work", limit=None, rate=Rate(8, 1.0), apart=None, weight=None)
     assert work.flow is not None and work.flow.spent_until > NOW
     tables = (await router.dump()).tables
     assert [row["limit"] for row in tables["queues"]] == [7] and [row["limit"] for row in tables["tasks"]] == [4]

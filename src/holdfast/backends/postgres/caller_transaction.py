@@ -38,7 +38,7 @@ _TAKES_ASYNC = (
 
 ENQUEUE_RIGHTS = (
     "USAGE on the schema, INSERT and SELECT on its ids and jobs (there UPDATE, too, for keys with a window), SELECT on "
-    "pauses, bounds and schema_version, and SELECT and UPDATE on seal"
+    "pauses, bounds and schema_version (and queues, for jobs with an order), and SELECT and UPDATE on seal"
 )
 SETTLE_RIGHTS = (
     "USAGE on the schema, SELECT and UPDATE on its jobs, SELECT on ids, tasks, edges and schema_version, SELECT and "

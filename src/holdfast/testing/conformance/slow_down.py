@@ -78,7 +78,7 @@ async def an_exchange_with_a_slowed_queue_carries_out_the_outcomes(world: World)
 @case
 async def the_next_job_of_a_group_does_not_follow_in_a_slowed_queue(world: World) -> None:
     _, waiting = await world.enqueue_many(2, group="g")
-    lease = await world.claim_one()
+    lease = await world.claim_one(lease=FOREVER)
     await _slow(world, 30.0)
     found = await world.exchange([world.settlement(lease, Ending.SUCCEEDED)], [], world.request("w1", 5))
     same((found.answers, found.leases), ((Answer.OK,), ()), "answer")
