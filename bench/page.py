@@ -176,6 +176,7 @@ def regenerated(page: str, report: Report) -> str:
         "enqueue",
         "latency",
         "groups",
+        "flows",
         "parts",
         "layers",
         "workers",
