@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from .app import Holdfast
     from .calls import AsyncBatch, Batch, Results
 
+    class Untyped:
+        """What no annotation but Any and object takes. The overloads with it match a first parameter that has no
+        annotation, which a type checker would else take for a Context and drop."""
+
 # ----------------------------------------------------------------------------------------------------------------------
 # One call on its way to the store: its options, its group and key, and the job as stored. Arguments are inspected only
 # by the group and key callables.
@@ -531,10 +535,16 @@ class TaskDecorator(Protocol[K]):
 
     @overload
     def __call__(
+        self: TaskDecorator[None], fn: Callable[Concatenate[Untyped, ...], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def __call__(
         self: TaskDecorator[None], fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> Task[P, R]: ...
     @overload
     def __call__(self: TaskDecorator[None], fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self: TaskDecorator[None], fn: Callable[Concatenate[Untyped, ...], R], /) -> Task[..., R]: ...
     @overload
     def __call__(self: TaskDecorator[None], fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
     @overload
@@ -590,9 +600,13 @@ class TaskRouter:
         return None
 
     @overload
+    def task(self, fn: Callable[Concatenate[Untyped, ...], Coroutine[Any, Any, R]], /) -> Task[..., R]: ...
+    @overload
     def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Untyped, ...], R], /) -> Task[..., R]: ...
     @overload
     def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
     @overload

@@ -32,7 +32,7 @@ def no_context(call_next: Callable[[], Any]) -> Any:
     return call_next()
 
 
-@app.around(only="both")  # E: call-overload
+@app.around(only="both")  # E: call-overload, untyped-decorator
 def odd(ctx: Context, call_next: Callable[[], Any]) -> Any:
     return call_next()
 
