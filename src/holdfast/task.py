@@ -20,7 +20,6 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
-    Protocol,
     TypeVar,
     Unpack,
     overload,
@@ -523,11 +522,17 @@ def _check_function(fn: object) -> FunctionType:
     return fn
 
 
-class TaskDecorator(Protocol[K]):
+class TaskDecorator(Generic[K]):
     """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type.
 
     K is None, or what makes a batch handler's arguments: its task is called like that. One class for both, so that type
-    checkers which cannot tell them apart (`**settings: Any`) still know what a plain task is."""
+    checkers which cannot tell them apart (`**settings: Any`) still know what a plain task is. No protocol: mypy would
+    compare all overloads of one with all of the other, again for each pair of them, for a minute."""
+
+    __slots__ = ("_options", "_router")
+
+    def __init__(self, router: TaskRouter, options: TaskOptions) -> None:
+        self._router, self._options = router, options
 
     @overload
     def __call__(
@@ -547,6 +552,8 @@ class TaskDecorator(Protocol[K]):
     def __call__(self: TaskDecorator[Callable[P, A]], fn: Batch[A, None], /) -> Task[P, None]: ...
     @overload
     def __call__(self: TaskDecorator[Callable[P, A]], fn: Batch[A, Results[R] | None], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        return self._router._decorate(fn, self._options)
 
 
 class TaskRouter:
@@ -612,7 +619,7 @@ class TaskRouter:
         options = TaskOptions.make(**settings)
         if fn is not None:
             return self._decorate(fn, options)
-        return lambda function: self._decorate(function, options)
+        return TaskDecorator(self, options)
 
     def _decorate(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         task: Task[..., Any] = Task(fn, options, self._own_app())
