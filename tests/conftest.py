@@ -35,12 +35,13 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--turn", default=turns.ALL, help="all, or commit, or 0 to 2: see tests/turns.py")
+    parser.addoption("--turn", default=turns.ALL, help="all, or commit, or a number from 0: see tests/turns.py")
     parser.addoption("--turn-every", action="store_true", help="all tests take turns, not only some")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_turn] = turns.parse(config.getoption("turn"))
+    of = turns.TURNS_OF_ALL if every(config) else turns.TURNS
+    config.stash[_turn] = turns.parse(config.getoption("turn"), of)
 
 
 def every(config: pytest.Config) -> bool:
@@ -51,8 +52,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     turn = config.stash[_turn]
     if turn is None:
         return None
-    which = "all tests" if every(config) else "the variants of tests that take turns"
-    return f"a third of {which}; these again: --turn {turn}"
+    which = "an eighth of all tests" if every(config) else "a quarter of the variants of tests that take turns"
+    return f"{which}; these again: --turn {turn}"
 
 
 @pytest.hookimpl(optionalhook=True)
