@@ -232,7 +232,7 @@ def ceilings(measured: Figures, predicted: Figures) -> str:
                 f"{sized(written)}/s",
             ]
         )
-    head = ["store", "jobs/s with one worker", "at most", "from so many workers on", "used up first",
+    head = ["store", "jobs/s with one worker", "at most", "reached with workers", "used up first",
             "jobs that wait 100 ms", "written per node"]  # fmt: skip
     return table(head, rows)
 

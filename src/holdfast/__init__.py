@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import testing
     from .app import Holdfast
+    from .batch_calls import Call, Failed
     from .batches import Batch
-    from .calls import Call, Failed
     from .clock import ManualClock, SystemClock
     from .context import Bury, Context, Resources, Retry, Snooze
     from .errors import (
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     )
     from .flows import Flow, FlowGraph, FlowJob, FlowRun, chain, group_of
     from .job import BoundCall, DeadLetter, Enqueued, Job, result_of
+    from .leased_jobs import LeasedJob
     from .lifecycle import Failure, State
     from .options import RESET, UNLIMITED, Retention, Unique
-    from .pull import LeasedJob
     from .records import Revival
     from .retry import RetryPolicy
     from .task import Task, TaskRouter
@@ -132,71 +132,31 @@ __all__ = [
     "testing",
 ]
 
-_HOMES = {
-    "BackendError": ".errors",
-    "BackendNotInstalled": ".errors",
-    "BackendUnavailable": ".errors",
-    "BoundCall": ".job",
-    "Bury": ".context",
-    "Call": ".calls",
-    "ConfigurationError": ".errors",
-    "Context": ".context",
-    "CronEntryNotFound": ".errors",
-    "DeadLetter": ".job",
-    "Drained": ".worker.embedded",
-    "DuplicateJob": ".errors",
-    "Enqueued": ".job",
-    "Failed": ".calls",
-    "Failure": ".lifecycle",
-    "Batch": ".batches",
-    "Flow": ".flows",
-    "FlowGraph": ".flows",
-    "FlowJob": ".flows",
-    "FlowRun": ".flows",
-    "Holdfast": ".app",
-    "HoldfastError": ".errors",
-    "InvalidArguments": ".errors",
-    "InvalidResult": ".errors",
-    "Job": ".job",
-    "JobCancelled": ".errors",
-    "JobDied": ".errors",
-    "JobNotFound": ".errors",
-    "LeaseLost": ".errors",
-    "LeasedJob": ".pull",
-    "ManualClock": ".clock",
-    "MoveRefused": ".errors",
-    "OutcomeUnknown": ".errors",
-    "ParentNotFound": ".errors",
-    "QueryRejected": ".errors",
-    "QueueBusy": ".errors",
-    "RESET": ".options.special",
-    "Resources": ".context",
-    "ResultGone": ".errors",
-    "Retention": ".options.grouped",
-    "Retry": ".context",
-    "RetryPolicy": ".retry",
-    "Revival": ".records",
-    "SchemaMismatch": ".errors",
-    "SignalTimedOut": ".errors",
-    "Snooze": ".context",
-    "StartupFailed": ".errors",
-    "State": ".lifecycle",
-    "StateConflict": ".errors",
-    "StoreReplaced": ".errors",
-    "StoreSealed": ".errors",
-    "SystemClock": ".clock",
-    "Task": ".task",
-    "TaskAlreadyRegistered": ".errors",
-    "TaskNotRegistered": ".errors",
-    "TaskRouter": ".task",
-    "UNLIMITED": ".options.special",
-    "Unique": ".options.grouped",
-    "WaitTimedOut": ".errors",
-    "WorkerSilent": ".errors",
-    "chain": ".flows",
-    "group_of": ".flows",
-    "result_of": ".job",
+_NAMES_OF = {  # module → public names
+    ".app": "Holdfast",
+    ".batch_calls": "Call Failed",
+    ".batches": "Batch",
+    ".clock": "ManualClock SystemClock",
+    ".context": "Bury Context Resources Retry Snooze",
+    ".errors": (
+        "BackendError BackendNotInstalled BackendUnavailable ConfigurationError CronEntryNotFound DuplicateJob "
+        "HoldfastError InvalidArguments InvalidResult JobCancelled JobDied JobNotFound LeaseLost MoveRefused "
+        "OutcomeUnknown ParentNotFound QueryRejected QueueBusy ResultGone SchemaMismatch SignalTimedOut "
+        "StartupFailed StateConflict StoreReplaced StoreSealed TaskAlreadyRegistered TaskNotRegistered "
+        "WaitTimedOut WorkerSilent"
+    ),
+    ".flows": "Flow FlowGraph FlowJob FlowRun chain group_of",
+    ".job": "BoundCall DeadLetter Enqueued Job result_of",
+    ".leased_jobs": "LeasedJob",
+    ".lifecycle": "Failure State",
+    ".options.families": "Retention Unique",
+    ".options.special": "RESET UNLIMITED",
+    ".records": "Revival",
+    ".retry": "RetryPolicy",
+    ".task": "Task TaskRouter",
+    ".worker.embedded": "Drained",
 }
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
 
 _FORMER = {  # kept for one release: old name → home, new name, and what to write

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from .cron.api import Cron
-    from .pull import Leases
+    from .leased_jobs import Leases
     from .worker.embedded import Drained, EmbeddedWorker
 else:
     import_lazily(globals(), "asyncio")
@@ -380,13 +380,13 @@ class Holdfast(Producer, events.Listens):
     def lease(
         self, queue: str | Iterable[str], *, most: int = 1, lease: Duration = LEASE_DEFAULT, wait: Duration = 0.0
     ) -> Leases:
-        """Lease jobs in a program that is no worker: `with app.lease("mail", most=10) as jobs:`, or `async with`.
+        """Lease jobs in a program that is not a worker: `with app.lease("mail", most=10) as jobs:`, or `async with`.
 
         Up to `most` jobs that are ready; if there are none, it waits up to `wait` seconds for the first, and the list
         may be empty. They are renewed until the block ends. Settle each: `job.succeed(value)`, `job.fail(error)`,
         `job.retry(after)`, `job.snooze(seconds)`, `job.bury(reason)`; what is left is released.
         """
-        from .pull import Leases
+        from .leased_jobs import Leases
 
         names = check_list(queue, "app.lease()")
         if not names:

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from .backends.contract import Backend
 from .clock import to_seconds
 from .context import Context
-from .edges import BATCH_OPEN_TASK as HOLD
-from .edges import BATCH_TASK as JOIN
-from .edges import DUE_NEVER, Relative
+from .dependencies import BATCH_OPEN_TASK as HOLD
+from .dependencies import BATCH_TASK as JOIN
+from .dependencies import DUE_NEVER, Relative
 from .errors import ConfigurationError, JobNotFound
 from .flows import was_done
 from .headers import with_batch, with_parents
@@ -262,7 +262,7 @@ class Batch:
         return await status_of(self.id, backend)
 
     def cancel(self, *, by: str = "") -> int:
-        """Close it, and cancel its members that have not finished; returns how many. Callbacks are fired as ever."""
+        """Close it and cancel its unfinished members; returns how many. Callbacks are enqueued as usual."""
         forbid_running_loop("batch.cancel()", "batch.acancel()")
         done = self._app._store.call(partial(cancel, self.id, by))
         if self._app._eager is not None:

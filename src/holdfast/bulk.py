@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from .actions import EditSettings, encoded, make_edit
 from .clock import moment
+from .edits import EditSettings, encoded, make_edit
 from .errors import BackendError, ConfigurationError, HoldfastError, OutcomeUnknown, QueueBusy
 from .lazy import import_lazily
 from .lifecycle import FINISHED, LIVE, UNSTARTED, State

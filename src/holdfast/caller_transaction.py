@@ -52,7 +52,7 @@ async def asettle(context: Context, task: Task[..., Any], options: TaskOptions, 
 
 
 def _announced(context: Context, task: Task[..., Any], options: TaskOptions, result: Any) -> Settlement:
-    """The settlement. The keeper is told first: it must not take the end of this lease for a loss."""
+    """The settlement. The keeper is notified first: it must not mistake the end of this lease for a loss."""
     outcome = Outcome(kind=OutcomeKind.RETURNED, value=task._encode(result))
     lease = context._lease
     if context._reports is not None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .children import Children
     from .job import BoundCall, Job
     from .options import TaskOptions
-    from .replay import Replay
+    from .step_replay import Replay
     from .task import Task
 
 R = TypeVar("R")
@@ -273,7 +273,7 @@ class Context(Durable, Attempt):
 
     def _durable(self) -> Replay:
         if self._replay is None:
-            from .replay import of_attempt
+            from .step_replay import of_attempt
 
             return of_attempt(self)
         return self._replay
@@ -371,7 +371,7 @@ def _shown(value: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Outcomes: why an attempt is told to stop, what its handler came to, and the settlement that the keeper sends. Used by
+# Outcomes: why an attempt must stop, how its handler ended, and the settlement that the keeper sends. Used by
 # runners and keeper. Pure, bounded, and safe even if str(exception) raises. Whether to retry is the task's policy.
 
 
@@ -384,7 +384,7 @@ FAULTY_BACKOFF_SECONDS = 30.0
 
 
 class Stop(IntEnum):
-    """Why an attempt was told to stop; the highest reason decides its outcome."""
+    """Why an attempt was asked to stop; the highest reason decides its outcome."""
 
     NOT = 0
     STOPPING = 1  # the worker is ending: released, unless the handler finished by itself
@@ -438,7 +438,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
-STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was told to; the runner knows why
+STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was asked to; the runner knows why
 # After ctx.succeed(connection=…). If that transaction was committed, the lease is over, and the store refuses this.
 NOT_COMMITTED = Outcome(
     kind=OutcomeKind.FAILED,
@@ -467,7 +467,7 @@ def returned(context: Context, task: Task[..., Any], value: Any) -> tuple[Outcom
 
 
 def asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
-    """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
+    """A handler raised CancelRequested because it was asked to stop. If it was not asked, that is a failure."""
     return (STOPPED, None) if context.cancelled else (raised(fault), fault)
 
 

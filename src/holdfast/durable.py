@@ -1,7 +1,7 @@
 """The durable calls of a handler's context: steps, sleeps, waits for signals, versions and the job's own state.
 
-Mixed into Context. Only the words are here, with their types; replay.py, imported by the first such call of a process,
-does the work. A handler that uses none of them pays nothing.
+Mixed into Context. Only the signatures are here; step_replay.py, imported by the first such call of a process, does the
+work. A handler that uses none of them pays nothing.
 
 In an async handler these return something to await. In a sync one they block the handler's thread until they are over.
 """
@@ -17,7 +17,7 @@ from .clock import to_seconds
 from .errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from .replay import Replay
+    from .step_replay import Replay
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +47,7 @@ class Durable:
     def _start(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._durable().is_async:
             return work
-        from .replay import run_here
+        from .step_replay import run_here
 
         return run_here(work)
 
@@ -67,7 +67,7 @@ class Durable:
         With an async function it must be awaited. In an async handler use `astep` for a sync function.
         """
         replay = self._durable()
-        from .replay import _is_async
+        from .step_replay import _is_async
 
         if replay.is_async is not _is_async(fn):
             if replay.is_async:
@@ -129,7 +129,7 @@ class Durable:
         """
         seconds = None if timeout is None else to_seconds(timeout, "wait_for(timeout=…)")
         replay = self._durable()
-        from .replay import MISSING
+        from .step_replay import MISSING
 
         number, name = replay.begin("wait", signal)
         return self._start(replay.wait_for(number, name, seconds, MISSING if default is _UNSET else default))
@@ -168,7 +168,7 @@ class Durable:
         if self._durable().is_async:
             work.close()
             raise ConfigurationError(f"ctx.{verb} would block the event loop. Use `await ctx.a{verb}(…)` here.")
-        from .replay import run_here
+        from .step_replay import run_here
 
         return run_here(work)
 

@@ -1,6 +1,6 @@
 """`app.eager()`: every call runs at once in the calling thread, on a store in memory. For scripts and consoles.
 
-Called by the app's enqueue methods while the block lasts. A call first becomes a job in that store, as ever, and then
+Called by the app's enqueue methods while the block lasts. A call first becomes a job in that store, as usual, and then
 an inline worker runs whatever there is; so options, hooks and results mean what they always mean. Only time is skipped:
 a delay, or a Snooze, is over at once. The app's real store is not touched.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .backends.sqlite.memory import MemoryBackend
 from .clock import SystemClock
 from .context import CURRENT
-from .edges import DUE_NEVER
+from .dependencies import DUE_NEVER
 from .errors import ConfigurationError, StateConflict, TaskNotRegistered
 from .lifecycle import LIVE, State
 from .observer import JobOrId, job_id

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from .backends.contract import Backend
 from .clock import to_seconds
-from .edges import BATCH_OPEN_TASK, PARENTS_MAX
+from .dependencies import BATCH_OPEN_TASK, PARENTS_MAX
 from .errors import ConfigurationError, JobNotFound, StateConflict
 from .headers import with_parents
 from .job import BoundCall, Job

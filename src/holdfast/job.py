@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from . import records
 from .clock import moment
 from .codec import decode_plain
-from .edges import DUE_AFTER_PARENTS
+from .dependencies import DUE_AFTER_PARENTS
 from .errors import ArgumentsRejected, ConfigurationError
 from .headers import headers_of, tags_of
 from .lifecycle import Failure, State

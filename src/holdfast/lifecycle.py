@@ -178,7 +178,7 @@ def state_conflict(
     dead letter, and so has another job of its key in the queue it is to move to. `child_id`: that job waits for it.
     """
     if child_id is not None:
-        advice = f"Job {child_id} waits for it: cancel it instead, then what waits for it is told."
+        advice = f"Job {child_id} waits for it: cancel it instead, then on_parent_failure decides about {child_id}."
         return StateConflict(job_id, verb, state, advice)
     if letter_id is not None:
         advice = f"The other queue has a dead letter of the same key, of job {letter_id}: discard that one first."

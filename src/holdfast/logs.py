@@ -265,27 +265,20 @@ def job_facts(lease: Lease) -> dict[str, Any]:
     return {"job_id": lease.id, "task": lease.task, "queue": lease.queue, "attempt": lease.attempt}
 
 
+def _log_job(level: int, event: str, lease: Lease, text: str, *values: object, **fields: object) -> None:
+    """A line about an attempt; `text` follows the job's id and task."""
+    extra = {"event": event, **job_facts(lease), **fields}
+    jobs_logger.log(level, f"job %s (%s) {text}", lease.id, lease.task, *values, extra=extra)
+
+
 def job_started(lease: Lease, wait: float) -> None:
-    jobs_logger.info(
-        "job %s (%s) started, attempt %d: waited %s",
-        lease.id,
-        lease.task,
-        lease.attempt,
-        _seconds(wait),
-        extra={"event": "started", **job_facts(lease), "wait_seconds": round(wait, 6)},
-    )
+    text = "started, attempt %d: waited %s"
+    _log_job(logging.INFO, "started", lease, text, lease.attempt, _seconds(wait), wait_seconds=round(wait, 6))
 
 
 def job_succeeded(lease: Lease, wait: float, run: float) -> None:
-    jobs_logger.info(
-        "job %s (%s) succeeded on attempt %d: waited %s, ran %s",
-        lease.id,
-        lease.task,
-        lease.attempt,
-        _seconds(wait),
-        _seconds(run),
-        extra={"event": "succeeded", **job_facts(lease), **_spans(wait, run)},
-    )
+    text, spans = "succeeded on attempt %d: waited %s, ran %s", _spans(wait, run)
+    _log_job(logging.INFO, "succeeded", lease, text, lease.attempt, _seconds(wait), _seconds(run), **spans)
 
 
 def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None:
@@ -305,69 +298,30 @@ def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None
 
 def job_put_off(lease: Lease, run: float, delay: float, signal: str | None = None) -> None:
     """A snooze; `signal` is what it waits for."""
-    jobs_logger.info(
-        "job %s (%s) snoozed on attempt %d: ran %s, again %s %s",
-        lease.id,
-        lease.task,
-        lease.attempt,
-        _seconds(run),
-        "in" if signal is None else f"when signal {signal!r} comes, or in",
-        _seconds(delay),
-        extra={"event": "snoozed", **job_facts(lease), "run_seconds": round(run, 6), "delay_seconds": delay},
-    )
+    until = "in" if signal is None else f"when signal {signal!r} comes, or in"
+    text, values = "snoozed on attempt %d: ran %s, again %s %s", (_seconds(run), until, _seconds(delay))
+    spans = {"run_seconds": round(run, 6), "delay_seconds": delay}
+    _log_job(logging.INFO, "snoozed", lease, text, lease.attempt, *values, **spans)
 
 
 def job_cancelled(lease: Lease, run: float) -> None:
-    jobs_logger.info(
-        "job %s (%s) cancelled on attempt %d: ran %s",
-        lease.id,
-        lease.task,
-        lease.attempt,
-        _seconds(run),
-        extra={"event": "cancelled", **job_facts(lease), "run_seconds": round(run, 6)},
-    )
+    text = "cancelled on attempt %d: ran %s"
+    _log_job(logging.INFO, "cancelled", lease, text, lease.attempt, _seconds(run), run_seconds=round(run, 6))
 
 
 def attempt_failed(lease: Lease, settlement: Settlement, run: float) -> None:
-    error = _Error(lease, settlement.failure)
-    jobs_logger.warning(
-        "job %s (%s) failed on attempt %d after %s: %s; next try in %s%s",
-        lease.id,
-        lease.task,
-        lease.attempt,
-        _seconds(run),
-        error.line,
-        _seconds(settlement.delay),
-        error.tail,
-        extra={
-            "event": "failed",
-            **job_facts(lease),
-            **error.fields,
-            "run_seconds": round(run, 6),
-            "delay_seconds": round(settlement.delay, 3),
-        },
-    )
+    error, delay = _Error(lease, settlement.failure), settlement.delay
+    text, values = "failed on attempt %d after %s: %s; next try in %s%s", (error.line, _seconds(delay), error.tail)
+    spans = {"run_seconds": round(run, 6), "delay_seconds": round(delay, 3)}
+    _log_job(logging.WARNING, "failed", lease, text, lease.attempt, _seconds(run), *values, **error.fields, **spans)
 
 
 def job_dead(lease: Lease, settlement: Settlement, run: float) -> None:
     error, reason = _Error(lease, settlement.failure), settlement.reason or ""
-    jobs_logger.error(
-        "job %s (%s) is dead (%s) after attempt %d, which ran %s%s%s",
-        lease.id,
-        lease.task,
-        reason,
-        lease.attempt,
-        _seconds(run),
-        f": {error.line}" if error.line else "",
-        error.tail,
-        extra={
-            "event": "dead",
-            **job_facts(lease),
-            **error.fields,
-            "reason": reason,
-            "run_seconds": round(run, 6),
-        },
-    )
+    text = "is dead (%s) after attempt %d, which ran %s%s%s"
+    values = (reason, lease.attempt, _seconds(run), f": {error.line}" if error.line else "", error.tail)
+    fields = {**error.fields, "reason": reason, "run_seconds": round(run, 6)}
+    _log_job(logging.ERROR, "dead", lease, text, *values, **fields)
 
 
 class _Error:

@@ -1,7 +1,7 @@
 """Prometheus: the metrics of a store and of a worker, as collectors, as text and as an ASGI endpoint.
 
 The public face is `create` (an ASGI app), `StoreCollector` (for a registry of your own) and `text`. `worker_text` is
-what `holdfast work --metrics-port` serves. Needs the extra `metrics`. Reads only: inspection/numbers.py reads the
+what `holdfast work --metrics-port` serves. Needs the extra `metrics`. Reads only: inspection/store_metrics.py reads the
 store, worker/keeper/meter.py counts in a worker, and this module only names what they found.
 
 Every metric is in the two tables below, with its labels and its help; docs/how-to/observability.md repeats them.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from . import __version__
 from .app import Holdfast
 from .backends import parse_url
 from .errors import ConfigurationError, HoldfastError
-from .inspection.numbers import Looker, Numbers
+from .inspection.store_metrics import Looker, Numbers
 from .store_thread import forbid_running_loop
 from .worker.keeper.meter import BUCKET_BOUNDS, Durations, Meter
 
@@ -55,101 +55,80 @@ class Metric(NamedTuple):
     help: str
 
 
-def _catalogue(*metrics: tuple[str, Kind, str, str]) -> dict[str, Metric]:
-    return {name: Metric(name, kind, tuple(labels.split()), text) for name, kind, labels, text in metrics}
+def _catalogue(table: str) -> Mapping[str, Metric]:
+    """The metrics of a table: a line with name, kind and labels, then a line with the help."""
+    lines = table.strip().splitlines()
+    metrics = [(*head.split(), text.strip()) for head, text in zip(lines[::2], lines[1::2], strict=True)]
+    return {name: Metric(name, cast(Kind, kind), tuple(labels), text) for name, kind, *labels, text in metrics}
 
 
-STORE_METRICS: Mapping[str, Metric] = _catalogue(
-    ("holdfast_queue_jobs", "gauge", "queue state", "Jobs of a queue in a state."),
-    (
-        "holdfast_queue_oldest_ready_seconds",
-        "gauge",
-        "queue",
-        "How long the oldest ready job has been due; of more than 10,000, of those that are claimed first.",
-    ),
-    ("holdfast_queue_paused", "gauge", "queue", "1 while an operator has paused the queue."),
-    (
-        "holdfast_recent_attempts",
-        "gauge",
-        "task outcome",
-        "Attempts that ended this way in the last five whole minutes, over all workers.",
-    ),
-    (
-        "holdfast_recent_lost_leases",
-        "gauge",
-        "task",
-        "Leases that workers lost in the last five whole minutes: another worker may have run the job meanwhile.",
-    ),
-    (
-        "holdfast_recent_wait_seconds",
-        "gauge",
-        "queue quantile",
-        "From due until leased, of attempts that ended in the last five whole minutes.",
-    ),
-    (
-        "holdfast_recent_run_seconds",
-        "gauge",
-        "task quantile",
-        "From leased until ended, of attempts that ended in the last five whole minutes.",
-    ),
-    ("holdfast_workers", "gauge", "state", "Registered workers: alive, or expired and not yet recovered."),
-    ("holdfast_slots", "gauge", "", "Slots of all workers that are alive."),
-    (
-        "holdfast_renewal_age_seconds",
-        "gauge",
-        "",
-        "Since the last renewal of the live worker that has been silent longest.",
-    ),
-    (
-        "holdfast_sweep_lag_seconds",
-        "gauge",
-        "sweep",
-        "How late sweeps are: a due job not yet promoted, an expired lease not yet recovered.",
-    ),
-    ("holdfast_counts_age_seconds", "gauge", "", "Since the jobs were counted; large stores are counted less often."),
-    ("holdfast_scrape_seconds", "gauge", "", "How long reading the store took."),
-    ("holdfast_build_info", "gauge", "version", "Always 1; the version that exports this."),
-)
+STORE_METRICS = _catalogue("""
+holdfast_queue_jobs gauge queue state
+    Jobs of a queue in a state.
+holdfast_queue_oldest_ready_seconds gauge queue
+    How long the oldest ready job has been due; of more than 10,000, of those that are claimed first.
+holdfast_queue_paused gauge queue
+    1 while an operator has paused the queue.
+holdfast_recent_attempts gauge task outcome
+    Attempts that ended this way in the last five whole minutes, over all workers.
+holdfast_recent_lost_leases gauge task
+    Leases that workers lost in the last five whole minutes: another worker may have run the job meanwhile.
+holdfast_recent_wait_seconds gauge queue quantile
+    From due until leased, of attempts that ended in the last five whole minutes.
+holdfast_recent_run_seconds gauge task quantile
+    From leased until ended, of attempts that ended in the last five whole minutes.
+holdfast_workers gauge state
+    Registered workers: alive, or expired and not yet recovered.
+holdfast_slots gauge
+    Slots of all workers that are alive.
+holdfast_renewal_age_seconds gauge
+    Since the last renewal of the live worker that has been silent longest.
+holdfast_sweep_lag_seconds gauge sweep
+    How late sweeps are: a due job not yet promoted, an expired lease not yet recovered.
+holdfast_counts_age_seconds gauge
+    Since the jobs were counted; large stores are counted less often.
+holdfast_scrape_seconds gauge
+    How long reading the store took.
+holdfast_build_info gauge version
+    Always 1; the version that exports this.
+""")
 
-WORKER_METRICS: Mapping[str, Metric] = _catalogue(
-    (
-        "holdfast_jobs_total",
-        "counter",
-        "queue task outcome",
-        "Attempts that ended in this worker, and stalled ones of other workers that it recovered.",
-    ),
-    ("holdfast_job_wait_seconds", "histogram", "queue task", "From due until leased."),
-    ("holdfast_job_run_seconds", "histogram", "queue task", "From leased until the outcome was sent to the store."),
-    (
-        "holdfast_job_stalls_total",
-        "counter",
-        "queue task",
-        "Stalls: a process of this worker died, or it recovered a lease of a worker that fell silent.",
-    ),
-    (
-        "holdfast_lost_leases_total",
-        "counter",
-        "queue task",
-        "Leases this worker lost: their handlers were stopped, their outcomes not recorded.",
-    ),
-    ("holdfast_worker_running_jobs", "gauge", "", "Slots in use."),
-    ("holdfast_worker_slots", "gauge", "", "Jobs this worker runs at once."),
-    ("holdfast_worker_runners", "gauge", "state", "Runner processes, by state."),
-    ("holdfast_worker_ready", "gauge", "", "1 if a job could start here now."),
-    ("holdfast_worker_paused", "gauge", "", "1 while an operator has paused this worker."),
-    (
-        "holdfast_worker_fenced",
-        "gauge",
-        "",
-        "1 while handlers are stopped because no renewal succeeded in time.",
-    ),
-    ("holdfast_worker_renewal_age_seconds", "gauge", "", "Since the last successful renewal was sent."),
-    ("holdfast_worker_sweep_age_seconds", "gauge", "sweep", "Since this worker's sweep last ended well."),
-    ("holdfast_worker_store_silent_seconds", "gauge", "", "Since the store last answered; 0 if it answers."),
-    ("holdfast_store_call_seconds", "summary", "verb", "Calls to the store, by verb; exchange settles and claims."),
-    ("holdfast_store_call_errors_total", "counter", "verb", "Calls to the store that failed or timed out."),
-    ("holdfast_build_info", "gauge", "version", "Always 1; the version that exports this."),
-)
+WORKER_METRICS = _catalogue("""
+holdfast_jobs_total counter queue task outcome
+    Attempts that ended in this worker, and stalled ones of other workers that it recovered.
+holdfast_job_wait_seconds histogram queue task
+    From due until leased.
+holdfast_job_run_seconds histogram queue task
+    From leased until the outcome was sent to the store.
+holdfast_job_stalls_total counter queue task
+    Stalls: a process of this worker died, or it recovered a lease of a worker that fell silent.
+holdfast_lost_leases_total counter queue task
+    Leases this worker lost: their handlers were stopped, their outcomes not recorded.
+holdfast_worker_running_jobs gauge
+    Slots in use.
+holdfast_worker_slots gauge
+    Jobs this worker runs at once.
+holdfast_worker_runners gauge state
+    Runner processes, by state.
+holdfast_worker_ready gauge
+    1 if a job could start here now.
+holdfast_worker_paused gauge
+    1 while an operator has paused this worker.
+holdfast_worker_fenced gauge
+    1 while handlers are stopped because no renewal succeeded in time.
+holdfast_worker_renewal_age_seconds gauge
+    Since the last successful renewal was sent.
+holdfast_worker_sweep_age_seconds gauge sweep
+    Since this worker's sweep last ended well.
+holdfast_worker_store_silent_seconds gauge
+    Since the store last answered; 0 if it answers.
+holdfast_store_call_seconds summary verb
+    Calls to the store, by verb; exchange settles and claims.
+holdfast_store_call_errors_total counter verb
+    Calls to the store that failed or timed out.
+holdfast_build_info gauge version
+    Always 1; the version that exports this.
+""")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def known_options(call: str, more: type[Any] | None = None) -> Callable[[Callabl
 
 
 def renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
-    """Warn whoever uses an old spelling. It is kept for one release."""
+    """Warn about an old spelling, which is kept for one release."""
     text = f"{old} is now {new}; the old spelling will be removed in version 0.2."
     warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 

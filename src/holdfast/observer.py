@@ -112,7 +112,7 @@ class Observer:
     ) -> Watch:
         """Events of all workers and operators from now on, or after a position: read with `async for` or `for`.
 
-        `query` is text such as "queue:mail task:send_*"; `events` are names. It looks every so many seconds.
+        `query` is text such as "queue:mail task:send_*"; `events` are names. It polls at this interval.
         """
         from .inspection.watch import Watch
 

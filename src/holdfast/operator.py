@@ -17,11 +17,11 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from .clock import moment, to_seconds
+from .dead_letters import Letters, letter_id
 from .errors import ConfigurationError, JobNotFound
 from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
 from .lazy import import_lazily
-from .letters import Letters, letter_id
 from .lifecycle import State
 from .names import check_name, check_text
 from .observer import JobOrId, checked_by, job_id, tell
@@ -48,16 +48,16 @@ from .task import Task
 from .worker_commands import WorkerCommands
 
 if TYPE_CHECKING:
-    from . import actions
     from . import bulk as bulks
-    from .actions import EditSettings
+    from . import edits
     from .app import Holdfast
     from .backends.contract import Backend
     from .bulk import BulkResult, BulkSettings
+    from .edits import EditSettings
     from .inspection import Audit, Explanation
     from .inspection.failures import Failures
 else:
-    import_lazily(globals(), ".actions", bulks=".bulk")
+    import_lazily(globals(), ".edits", bulks=".bulk")
 
 T = TypeVar("T")
 PRUNE_STEP = 1000
@@ -332,21 +332,21 @@ class Operator(WorkerCommands):
         self, id: str, changes: EditSettings, by: str, *, revive: bool = False
     ) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
         app: Holdfast = self  # type: ignore[assignment]
-        edit = actions.make_edit(changes, revive=revive)
-        return partial(actions.edit, app, id, changes.get("args", UNSET), edit, checked_by(by))
+        edit = edits.make_edit(changes, revive=revive)
+        return partial(edits.edit, app, id, changes.get("args", UNSET), edit, checked_by(by))
 
     def reschedule(
         self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
     ) -> Job[Any]:
         """Give a job that has not started another due time; delay=0 means now."""
-        id, edit, who = job_id(job), actions.make_reschedule(delay, at), checked_by(by)
+        id, edit, who = job_id(job), edits.make_reschedule(delay, at), checked_by(by)
         return self._job(self._do("reschedule", lambda backend: backend.edit(id, edit, by=who)))
 
     async def areschedule(
         self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
     ) -> Job[Any]:
         """Async version of `reschedule`."""
-        id, edit, who = job_id(job), actions.make_reschedule(delay, at), checked_by(by)
+        id, edit, who = job_id(job), edits.make_reschedule(delay, at), checked_by(by)
         return self._job(await self._ado(lambda backend: backend.edit(id, edit, by=who)))
 
     def delete(self, job: JobOrId, *, by: str = "") -> Job[Any]:

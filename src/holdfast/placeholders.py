@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from .edges import Relative
+from .dependencies import Relative
 from .errors import ConfigurationError, InvalidArguments
 from .lifecycle import State
 

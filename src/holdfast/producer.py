@@ -17,7 +17,7 @@ from . import events, records
 from .backends.caller_connections import is_begun, recognise
 from .clock import Clock
 from .codec import decode_plain
-from .edges import PARENTS_MAX, Relatives
+from .dependencies import PARENTS_MAX, Relatives
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .headers import check_headers, with_headers
 from .hooks import Hooks
@@ -337,7 +337,7 @@ class Producer(TaskRouter, Operator):
     def _signalling(
         self, job: JobOrId, name: str, value: Any, by: str
     ) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
-        from .actions import signal_value
+        from .edits import signal_value
 
         id, who, raw = job_id(job), checked_by(by), signal_value(name, value, self.result_bytes_max)
         return lambda backend: backend.signal(id, name, raw, by=who)

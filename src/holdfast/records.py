@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from .edges import Edge, OnParentFailure
+from .dependencies import Edge, OnParentFailure
 from .lifecycle import Failure, Settlement, State
 from .names import known_options
 from .rates import Rate
@@ -113,7 +113,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
 
 
 def with_conflicts_kept(job: NewJob) -> NewJob:
-    """The job as it is stored where nobody could be told of a duplicate: "raise" is treated as "keep"."""
+    """The job as it is stored where a duplicate cannot be reported to anyone: "raise" is treated as "keep"."""
     return replace(job, on_conflict="keep") if job.on_conflict == "raise" else job
 
 
@@ -476,7 +476,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """A condition that queries/matching.py evaluates: one of the tests holds or, negated, none of them."""
+    """A condition that queries/match.py evaluates: one of the tests holds or, negated, none of them."""
 
     field: str
     tests: tuple[Wanted, ...]

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Span = Literal["minute", "hour"]
-OTHER = "(other)"  # stands for the queues or tasks beyond the number that are told apart
+OTHER = "(other)"  # the sum of all queues or tasks beyond the number that are counted separately
 
 
 class Rollup(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,13 +143,5 @@ def merged(found: Iterable[Rollup]) -> list[Rollup]:
 
 def plus(first: Rollup, second: Rollup) -> Rollup:
     """Both together, with the names of the first."""
-    return Rollup(
-        at=first.at,
-        queue=first.queue,
-        task=first.task,
-        worker=first.worker,
-        outcome=first.outcome,
-        count=first.count + second.count,
-        waits=added(first.waits, second.waits),
-        runs=added(first.runs, second.runs),
-    )
+    waits, runs = added(first.waits, second.waits), added(first.runs, second.runs)
+    return replace(first, count=first.count + second.count, waits=waits, runs=runs)

@@ -25,7 +25,7 @@ class CronEntry(Struct, frozen=True, kw_only=True):
     tz: str = "UTC"
     starts_at: float | None = None  # no tick before
     ends_at: float | None = None  # no tick after
-    ticks: int | None = None  # it has ended once so many have fired
+    ticks: int | None = None  # it has ended once this many have fired
     offset: float | None = None  # seconds after each tick of `cron`; `every` counts from this point of its interval
     skip: tuple[str, ...] = ()  # days without ticks, in `tz`: MON … SUN, then ISO dates
     overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"

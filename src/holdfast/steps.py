@@ -1,7 +1,7 @@
 """What a job remembers between its attempts, as it crosses the backend contract: steps, sleeps, signals, its state.
 
-Called by backends, the engine and the public API, like records.py. Holds no behaviour and never does I/O; replay.py
-compares these with what a handler does.
+Called by backends, the engine and the public API, like records.py. Holds no behaviour and never does I/O.
+step_replay.py compares these with what a handler does.
 """
 
 from __future__ import annotations

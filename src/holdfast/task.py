@@ -30,7 +30,14 @@ import msgspec
 from .clock import to_seconds
 from .codec import CatchAllCodec, Codec, OpenCodec, read_parameters, signature_of
 from .context import CURRENT, Context
-from .edges import BATCH_OPEN_TASK, BATCH_TASK, DUE_AFTER_PARENTS, ON_PARENT_FAILURE, PARENTS_MAX, OnParentFailure
+from .dependencies import (
+    BATCH_OPEN_TASK,
+    BATCH_TASK,
+    DUE_AFTER_PARENTS,
+    ON_PARENT_FAILURE,
+    PARENTS_MAX,
+    OnParentFailure,
+)
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags, with_parents, with_results
 from .job import BoundCall, Job
@@ -67,7 +74,7 @@ from .task_settings import UsingSettings as UsingSettings
 
 if TYPE_CHECKING:
     from .app import Holdfast
-    from .calls import AsyncBatch, Batch, Results
+    from .batch_calls import AsyncBatch, Batch, Results
 
     class Untyped:
         """What no annotation but Any and object takes. The overloads with it match a first parameter that has no
@@ -233,7 +240,7 @@ def _compiled(call: Callable[..., Any], what: str, codec: Codec, check: Callable
             wanted.append(parameter.name)
         elif parameter.default is parameter.empty:
             raise ConfigurationError(
-                f"task {codec.task!r}: its {what} callable wants {parameter.name!r}, which is not a parameter of the "
+                f"task {codec.task!r}: its {what} callable takes {parameter.name!r}, which is not a parameter of the "
                 f"task. It has: {', '.join(codec.names) or 'none'}."
             )
     names, defaults = tuple(wanted), codec.defaults
@@ -409,7 +416,7 @@ class Task(Generic[P, R]):
         self._codec = _batch_codec(self, parameters) if self.is_batch else Codec(self.name, fn, parameters)
         if options.catch_all and len(parameters) != 2:
             raise ConfigurationError(
-                f"task {self.name!r}: a catch-all takes two parameters after a Context, if it wants one: the name of "
+                f"task {self.name!r}: a catch-all takes two parameters, after an optional Context: the name of "
                 "the task that was called, and its arguments by name, as a dict."
             )
         self._app = app
@@ -487,7 +494,7 @@ class Task(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now, as a plain call: no job, no retry. Of an async task, a coroutine to await.
 
-        A task that wants a Context gets that of the running job, or one with a new id outside of jobs.
+        A task that takes a Context gets that of the running job or, outside of jobs, one with a new id.
         """
         if not self._wants_context:
             return self.fn(*args, **kwargs)
@@ -505,8 +512,8 @@ def _batch_codec(task: Task[..., Any], parameters: Mapping[str, inspect.Paramete
     """The codec of one call's arguments: those of `batch_of`, or any by name."""
     if len(parameters) != 1:
         raise ConfigurationError(
-            f"task {task.name!r}: a batch handler takes one parameter, the list of its calls, after a Context if it "
-            "wants one. What one call's arguments are says batch_of=."
+            f"task {task.name!r}: a batch handler takes one parameter, the list of its calls, after an optional "
+            "Context. Declare the arguments of one call with batch_of=."
         )
     if (made_by := task.defaults.batch_of) is None:
         return OpenCodec(task.name, task.fn)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
-from .edges import OnParentFailure
+from .dependencies import OnParentFailure
 from .job import BoundCall, Job
 from .options import Chooser, Duration, OnConflict, OnTimeout, OrderChooser, QueueOptions, Retention, Unique
 from .rates import Rate

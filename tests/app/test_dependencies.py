@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Bury, Context, Holdfast, State
-from holdfast.edges import DUE_AFTER_PARENTS
+from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, JobCancelled, JobDied, ParentNotFound, StateConflict
 
 

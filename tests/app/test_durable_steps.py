@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Bury, Context, Holdfast, RetryPolicy, SignalTimedOut, State, names, replay
+from holdfast import Bury, Context, Holdfast, RetryPolicy, SignalTimedOut, State, names, step_replay
 from holdfast.errors import ConfigurationError, InvalidArguments, JobNotFound, LeaseLost, StateConflict, StepsChanged
 from holdfast.job import Job
 from holdfast.steps import STEPS_MAX
@@ -392,7 +392,7 @@ def test_steps_that_threads_begin_at_once_have_numbers_of_their_own(
                 found.append(ctx.step("b", str, "b"))
             return check(name, what)
 
-        monkeypatch.setattr(replay, "check_name", another_thread_comes_first)
+        monkeypatch.setattr(step_replay, "check_name", another_thread_comes_first)
         return [ctx.step("a", str, "a"), *found]
 
     found = list[str]()
@@ -406,9 +406,9 @@ def test_threads_that_make_the_first_calls_share_one_order(
     memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find that there is no order yet, if nothing keeps them apart."""
-    app, begin, met = memory_app, replay.Replay.__init__, threading.Barrier(2)
+    app, begin, met = memory_app, step_replay.Replay.__init__, threading.Barrier(2)
 
-    def slowly(self: replay.Replay, context: Context) -> None:
+    def slowly(self: step_replay.Replay, context: Context) -> None:
         with suppress(threading.BrokenBarrierError):
             met.wait(timeout=0.5)
         begin(self, context)
@@ -418,7 +418,7 @@ def test_threads_that_make_the_first_calls_share_one_order(
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(lambda name: ctx.step(name, str, name), ["a", "b"]))
 
-    monkeypatch.setattr(replay.Replay, "__init__", slowly)
+    monkeypatch.setattr(step_replay.Replay, "__init__", slowly)
     job = both.enqueue()
     app.work(drain=True)
     assert job.result(timeout=10) == ["a", "b"]

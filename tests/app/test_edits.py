@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Holdfast
-from holdfast.actions import EditSettings
+from holdfast.edits import EditSettings
 from holdfast.errors import ConfigurationError, InvalidArguments, JobNotFound, ResultGone, StateConflict
 from holdfast.job import Job
 

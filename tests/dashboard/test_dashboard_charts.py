@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.dashboard.charts import Frame, Series, aged, counted, nice_top, spark, timed
-from holdfast.dashboard.lanes import draw, leases
+from holdfast.dashboard.lease_chart import draw, leases
 from holdfast.inspection.history import HistoryEntry
 from tests.dashboard.shop import Browser, dashboard
 

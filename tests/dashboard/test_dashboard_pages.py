@@ -16,10 +16,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.backends import paging
+from holdfast.backends import scan_pages
 from holdfast.backends.contract import Backend
 from holdfast.backends.reader import Reader
-from holdfast.dashboard import Access, pages, words
+from holdfast.dashboard import Access, formats, pages
 from holdfast.dashboard.app import LIVE_LOOK_MAX, pause_after
 from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
 from holdfast.dashboard.pages import ENTRY_NEXT_SHOWN, PAGES, is_long
@@ -95,7 +95,7 @@ def test_no_page_looks_through_the_whole_store_for_a_task(
     app: Holdfast, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not every store has an index of tasks: `find` goes on until it has enough, a page is bounded."""
-    everything = paging.everything
+    everything = scan_pages.everything
 
     async def watched(reader: Reader, query: JobQuery) -> list[JobRecord]:
         assert query.task is None
@@ -106,7 +106,7 @@ def test_no_page_looks_through_the_whole_store_for_a_task(
         for path in paths(jobs):
             await visitor.page(path)
 
-    monkeypatch.setattr(paging, "everything", watched)
+    monkeypatch.setattr(scan_pages, "everything", watched)
     asyncio.run(walk())
 
 
@@ -376,12 +376,12 @@ def test_the_gates_of_a_job_name_what_stops_it(app: Holdfast, jobs: dict[str, st
 
 
 def test_times_and_ids_in_sentences_are_for_people(app: Holdfast, jobs: dict[str, str]) -> None:
-    made = words.prose("Held by 01a1e8ea-f5b2-75e2-8d29-1226415b27f2 since 2026-11-17T09:51:15Z, `a<b`.", "/ops", 0.0)
+    made = formats.prose("Held by 01a1e8ea-f5b2-75e2-8d29-1226415b27f2 since 2026-11-17T09:51:15Z, `a<b`.", "/ops", 0.0)
     assert '<a class="id" href="/ops/job?id=01a1e8ea-f5b2-75e2-8d29-1226415b27f2"' in made
     assert ">415b27f2</a>" in made
     assert 'title="17 Nov 2026, 09:51:15 UTC"' in made
     assert "<code>a&lt;b</code>." in made
-    assert "<b>" not in words.prose("<b>\u202e", "", 0.0)
+    assert "<b>" not in formats.prose("<b>\u202e", "", 0.0)
 
 
 def test_the_list_of_jobs_sorts_counts_and_suggests(app: Holdfast, jobs: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.inspection.doctored import NOW, clean, dump, error, job, letter
 
-from holdfast.edges import DUE_AFTER_PARENTS
+from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.inspection import judge
 from holdfast.inspection.audit import RULES
 from holdfast.records import Dump

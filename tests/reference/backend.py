@@ -17,7 +17,7 @@ from holdfast.backends import seals
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.shard import News, Post, Shard, Ties, Unless
 from holdfast.clock import Clock, SystemClock
-from holdfast.edges import PROPAGATE_MAX, Relatives
+from holdfast.dependencies import PROPAGATE_MAX, Relatives
 from holdfast.lifecycle import Settlement, State
 from holdfast.queries.pages import Look, Scanned
 from holdfast.records import (

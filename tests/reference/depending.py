@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.backends.formulas import edge_status
-from holdfast.edges import DUE_AFTER_PARENTS, PROPAGATE_MAX, STATUSES, Edge, Relative, Relatives
+from holdfast.dependencies import DUE_AFTER_PARENTS, PROPAGATE_MAX, STATUSES, Edge, Relative, Relatives
 from holdfast.errors import JobNotFound, ParentNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, LIVE, State, state_conflict
 from holdfast.records import REMEMBER_SECONDS_MIN, Enqueued, NewJob

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.formulas import edge_status
 from holdfast.backends.shard import News, Post, PostKind, Ties, Unless
-from holdfast.edges import DUE_AFTER_PARENTS, EdgeStatus
+from holdfast.dependencies import DUE_AFTER_PARENTS, EdgeStatus
 from holdfast.errors import JobNotFound, StateConflict
 from holdfast.lifecycle import State
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.shard import PostKind
-from holdfast.edges import Edge, EdgeStatus
+from holdfast.dependencies import Edge, EdgeStatus
 from holdfast.lifecycle import LIVE, UNSTARTED, State
 from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, NewJob, Override, Pause, QueueRule, TaskRule
 from holdfast.steps import Step

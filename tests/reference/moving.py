@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 
 from holdfast.backends import seals
-from holdfast.edges import edge_position, position_of
+from holdfast.dependencies import edge_position, position_of
 from holdfast.records import Flow, Override, Part, Pause, Seal, Shipment, StoredJob
 from holdfast.steps import place_of_step, step_place
 

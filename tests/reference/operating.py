@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.seals import check_limit, check_weight, strict_limit
 from holdfast.backends.shard import Ties
-from holdfast.edges import DUE_AFTER_PARENTS
+from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
 from holdfast.records import (

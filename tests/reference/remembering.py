@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.seals import too_many_signals
-from holdfast.edges import DUE_AFTER_PARENTS
+from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.lifecycle import Ending, Settlement, State, state_conflict
 from holdfast.records import Answer, Held
 from holdfast.steps import SIGNALS_MAX, NewStep, Step

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.seals import refusal
-from holdfast.edges import DUE_AFTER_PARENTS, PROPAGATE_MAX
+from holdfast.dependencies import DUE_AFTER_PARENTS, PROPAGATE_MAX
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
 from holdfast.rates import Rate, opens_at
 from holdfast.records import (

@@ -6,7 +6,7 @@ import sys
 import time
 
 from holdfast import Bury, Context, Holdfast, chain, group_of
-from holdfast.edges import ON_PARENT_FAILURE
+from holdfast.dependencies import ON_PARENT_FAILURE
 
 PARTS = 10  # of a fan-in
 LOADS = 4  # jobs of a batch, of which each adds one

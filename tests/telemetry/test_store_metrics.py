@@ -18,8 +18,8 @@ from holdfast.backends.contract import Backend, Reader
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.cli.main import cli
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
-from holdfast.inspection import numbers
-from holdfast.inspection.numbers import Looker
+from holdfast.inspection import store_metrics
+from holdfast.inspection.store_metrics import Looker
 from holdfast.lifecycle import State
 from holdfast.metrics import STORE_METRICS, StoreCollector, create, text
 from holdfast.queries.pages import JobPage
@@ -134,13 +134,13 @@ class Counted(MemoryBackend):
 
 def test_names_are_bounded_and_what_is_beyond_is_added_up() -> None:
     found = asyncio.run(Looker().look(Counted()))
-    assert len(found.queues) == numbers.QUEUES_MAX + 1
+    assert len(found.queues) == store_metrics.QUEUES_MAX + 1
     [rest] = [queue for queue in found.queues if queue.name == OTHER]
     assert rest.counts["ready"] == sum(range(150)), "the smallest ones"
     assert rest.oldest_ready_seconds == 149
-    assert len({task for task, _ in found.ended}) == numbers.TASKS_MAX + 1
+    assert len({task for task, _ in found.ended}) == store_metrics.TASKS_MAX + 1
     assert sum(found.ended.values()) == sum(range(1, 301))
-    assert len(found.runs) == numbers.TASKS_MAX + 1
+    assert len(found.runs) == store_metrics.TASKS_MAX + 1
 
 
 class Stopwatch:
@@ -179,7 +179,7 @@ def test_a_store_too_large_to_be_counted_reports_the_rest() -> None:
 
     found = asyncio.run(Looker().look(TooLarge()))
     assert found.queues == [] and found.counts_age_seconds == float("inf")
-    assert len(found.runs) == numbers.TASKS_MAX + 1
+    assert len(found.runs) == store_metrics.TASKS_MAX + 1
 
 
 @pytest.fixture

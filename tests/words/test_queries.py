@@ -13,7 +13,7 @@ from holdfast.headers import with_headers
 from holdfast.lifecycle import Failure
 from holdfast.queries import continued, make_query, matches, parse_query, position, position_text, without_states
 from holdfast.queries.language import words_of
-from holdfast.queries.matching import fits
+from holdfast.queries.match import fits
 from holdfast.records import Condition, JobQuery, JobRecord, Wanted
 
 

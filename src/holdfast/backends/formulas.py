@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..edges import EdgeStatus, OnParentFailure
+from ..dependencies import EdgeStatus, OnParentFailure
 from ..lifecycle import State
 from ..records import MARKS_KEPT_MAX, REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder, Mark, NewJob
 
@@ -88,7 +88,7 @@ def due_time(job: NewJob, order_window: float | None, now: float) -> float:
 def group_order(group: str, declared: GroupOrder) -> GroupOrder:
     """A group with the serial prefix is strict whatever its queue's rule.
 
-    PostgreSQL: `is_strict` (groups.sql). Redis: fragment `IS_STRICT`.
+    PostgreSQL: fragment `is_relaxed` (groups.sql). Redis: fragment `IS_STRICT`.
     """
     return "strict" if group.startswith(SERIAL_PREFIX) else declared
 

@@ -10,8 +10,8 @@ with a line `-- == verb: purpose`. A part's name is "verb.name": the verb of its
 
 What several statements of a store must spell alike is a fragment: a part `-- :: fragment name(parameter, …)`, whose
 text replaces every `@name(argument, …)` of the store when a statement is assembled; within it, `@parameter` is the
-argument. `@NAME` in capitals is the constant of that name in records, rates, lifecycle, edges or steps. So the database
-receives plain text and plans it as if it had been written there: nothing is paid at run time.
+argument. `@NAME` in capitals is the constant of that name in records, rates, lifecycle, dependencies or steps. So the
+database receives plain text and plans it as if it had been written there: nothing is paid at run time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import edges, lifecycle, rates, records, steps, worker_status
+from .. import dependencies, lifecycle, rates, records, steps, worker_status
 from ..lifecycle import FAILURE_TEXTS
 
 PART_MARK = "-- :: "
@@ -30,7 +30,7 @@ _MARK = re.compile(rf"^({PART_MARK}|{SECTION_MARK})(.*)$", re.M)
 _TEXT = re.compile(r"'text:(\w+)'")
 _FRAGMENT = re.compile(r"fragment (\w+)(?:\((\w+(?:, \w+)*)\))?")
 _USE = re.compile(r"@(\w+)")
-_CONSTANTS_OF = (records, rates, lifecycle, worker_status, edges, steps)
+_CONSTANTS_OF = (records, rates, lifecycle, worker_status, dependencies, steps)
 
 
 class StatementsBroken(RuntimeError):

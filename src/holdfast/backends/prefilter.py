@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..queries.matching import NUMBERS, SPANS
+from ..queries.match import NUMBERS, SPANS
 from ..records import Condition, JobQuery, Wanted
 
 COLUMNS = {
@@ -40,7 +40,7 @@ class Dialect(NamedTuple):
     contains: str  # whether {column} has the bytes {value}
     text: str  # the arguments as text, at least what is ASCII
     alike: str  # whether {} is like the pattern {}, in any case
-    like_is_exact: bool  # LIKE heeds the case
+    like_is_exact: bool  # LIKE is case-sensitive
 
 
 class Prefilter:
@@ -124,7 +124,7 @@ class Prefilter:
 
 
 def _is_plain(condition: Condition) -> bool:
-    """Whether every value is in the JSON of the arguments as it was written, whoever wrote it."""
+    """Whether every value is in the JSON of the arguments as it was written, by any client."""
     return condition.field in ("args", "text") and all(
         wanted.op == "="
         and all(_PLAIN.fullmatch(part) for part in wanted.parts)

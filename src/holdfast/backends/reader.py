@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ..edges import Relatives
+from ..dependencies import Relatives
 from ..lifecycle import State
 from ..queries.pages import SCAN_ROWS_MAX, Grouping, JobPage, Look, Scanned, Tally
 from ..records import (
@@ -36,7 +36,7 @@ from ..records import (
 )
 from ..rollups import EventPage, Rollup, RollupQuery
 from ..steps import Steps
-from . import paging
+from . import scan_pages
 
 Scoped = TypeVar("Scoped", Override, Flow, Pause)
 
@@ -80,7 +80,7 @@ class Reader(ABC):
         R78. queries.matches decides. Sorts other than "created" are exact if `sorted_all`; else they are among the
         newest jobs that were looked at.
         """
-        return await paging.page(self, query, now)
+        return await scan_pages.page(self, query, now)
 
     async def tally(
         self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
@@ -90,11 +90,11 @@ class Reader(ABC):
         R79. Of at most `rows_max` (None: scan_rows_max) jobs looked at; `complete` tells if these are all. What a store
         cannot count itself is read, and counted up to TALLY_MAX.
         """
-        return await paging.tally(self, query, by, now, rows_max)
+        return await scan_pages.tally(self, query, by, now, rows_max)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         """All jobs that match, newest first, up to the query's limit: several scans, each of them bounded."""
-        return await paging.everything(self, query)
+        return await scan_pages.everything(self, query)
 
     @abstractmethod
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:

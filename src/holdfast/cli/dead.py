@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
-from ..actions import EditSettings
 from ..bulk import BulkSettings
+from ..edits import EditSettings
 from ..job import DeadLetter, Job
 from ..names import nearest
 from ..queries import make_query

@@ -5,8 +5,8 @@ Called by the commands. Pure. Times are ISO 8601 in UTC; names are those of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from ..codec import decode_plain
 from ..cron.api import Entry
-from ..edges import Relative, Relatives
+from ..dependencies import Relative, Relatives
 from ..inspection.explain import limit_in_force, rate_in_force
 from ..inspection.failures import Failures
 from ..inspection.history import HistoryEntry
@@ -44,50 +44,21 @@ def _relative(one: Relative) -> dict[str, Any]:
 
 def step_document(step: Step) -> dict[str, Any]:
     """What a job remembers, with its value."""
-    return {
-        "kind": step.kind,
-        "name": step.name,
-        "number": step.number,
-        "value": None if step.value is None else decode_plain(step.value),
-        "until": None if step.until is None else iso(step.until),
-        "at": iso(step.at),
-        "fence": step.fence,
-    }
+    value = None if step.value is None else decode_plain(step.value)
+    return _document(step, "kind name number value until at fence", value=value, until=iso(step.until), at=iso(step.at))
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:
     """A job in full."""
-    return {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "state": job.state.value,
-        "priority": job.priority,
-        "group": job.group,
-        "order": job.order,
-        "key": job.key,
-        "args": plain(job.args),
-        "headers": job.headers,
-        "attempts": job.attempts,
-        "failures": job.failures,
-        "stalls": job.stalls,
-        "shared_stalls": job.shared_stalls,
-        "suspect": job.suspect,
-        "created_at": _at(job.created_at),
-        "due_at": _at(job.due_at),
-        "expires_at": _at(job.expires_at),
-        "started_at": _at(job.started_at),
-        "finished_at": _at(job.finished_at),
-        "progress": job.progress,
-        "progress_text": job.progress_text,
-        "value": plain(job.value),
-        "reason": job.reason,
-        "errors": [error_document(error) for error in job.errors],
-        "worker": job.worker,
-        "fence": job.fence,
-        "cancel_requested": job.cancel_requested,
-        "unreadable": list(job.unreadable),
-    }
+    return _document(
+        job,
+        "id task queue state priority group order key args headers attempts failures stalls shared_stalls suspect "
+        "created_at due_at expires_at started_at finished_at progress progress_text value reason errors worker fence "
+        "cancel_requested unreadable",
+        args=plain(job.args),
+        value=plain(job.value),
+        errors=[error_document(error) for error in job.errors],
+    )
 
 
 def failures_document(found: Failures) -> dict[str, Any]:
@@ -115,39 +86,19 @@ def failures_document(found: Failures) -> dict[str, Any]:
 
 def letter_document(letter: DeadLetter) -> dict[str, Any]:
     """A dead letter in full."""
-    return {
-        "id": letter.id,
-        "task": letter.task,
-        "queue": letter.queue,
-        "tags": list(letter.tags),
-        "key": letter.key,
-        "group": letter.group,
-        "args": plain(letter.args),
-        "failure_count": letter.failure_count,
-        "first_failed_at": _at(letter.first_failed_at),
-        "failed_at": _at(letter.failed_at),
-        "reason": letter.reason,
-        "error": None if letter.error is None else error_document(letter.error),
-        "history": [
-            {"job_id": past.job_id, "at": iso(past.at), "reason": past.reason, "error": past.error}
-            for past in letter.history
-        ],
-        "cycles": letter.cycles,
-        "revive_at": _at(letter.revive_at),
-        "revived_at": _at(letter.revived_at),
-    }
+    history = [_document(past, "job_id at reason error", at=iso(past.at)) for past in letter.history]
+    return _document(
+        letter,
+        "id task queue tags key group args failure_count first_failed_at failed_at reason error history cycles "
+        "revive_at revived_at",
+        args=plain(letter.args),
+        error=None if letter.error is None else error_document(letter.error),
+        history=history,
+    )
 
 
 def error_document(error: Failure) -> dict[str, Any]:
-    return {
-        "at": iso(error.at),
-        "reason": error.reason,
-        "type": error.type,
-        "text": error.text,
-        "traceback": error.traceback,
-        "attempt": error.attempt,
-        "worker": error.worker,
-    }
+    return _document(error, "at reason type text traceback attempt worker", at=iso(error.at))
 
 
 def queue_document(queue: QueueRecord) -> dict[str, Any]:
@@ -211,94 +162,47 @@ def rate_word(rate: Rate | None) -> str | None:
 
 def entry_document(entry: Entry, in_code: bool | None) -> dict[str, Any]:
     """A cron entry in full."""
-    return {
-        "name": entry.name,
-        "task": entry.task,
-        "queue": entry.queue,
-        "args": plain(entry.args),
-        "cron": entry.cron,
-        "every": entry.every,
-        "tz": entry.tz,
-        "overlap": entry.overlap,
-        "catch_up": entry.catch_up,
-        "window": entry.window,
-        "jitter": entry.jitter,
-        "chooser": entry.chooser,
-        "starts_at": _at(entry.starts_at),
-        "ends_at": _at(entry.ends_at),
-        "ticks": entry.ticks,
-        "offset": entry.offset,
-        "skip": list(entry.skip),
-        "ended": entry.ended,
-        "next_at": _at(entry.next_at),
-        "last_at": _at(entry.last_at),
-        "last_job": entry.last_job,
-        "fired": entry.fired,
-        "skipped": entry.skipped,
-        "created_at": _at(entry.created_at),
-        "declared": entry.declared,
-        "declared_at": _at(entry.declared_at),
-        "in_code": in_code,
-        "paused_at": _at(entry.paused_at),
-        "paused_by": entry.paused_by,
-        "pause_reason": entry.pause_reason,
-    }
+    return _document(
+        entry,
+        "name task queue args cron every tz overlap catch_up window jitter chooser starts_at ends_at ticks offset skip "
+        "ended next_at last_at last_job fired skipped created_at declared declared_at in_code paused_at paused_by "
+        "pause_reason",
+        args=plain(entry.args),
+        in_code=in_code,
+    )
 
 
 def group_document(group: GroupRecord) -> dict[str, Any]:
-    return {
-        "queue": group.queue,
-        "name": group.name,
-        "limit": group.limit,
-        "override": group.override,
-        "rate": rate_word(group.rate),
-        "rate_override": rate_word(group.rate_override),
-        "weight": group.weight,
-        "wakes_at": iso(None if group.flow is None else group.flow.wakes_at),
-        "order": group.order,
-        "pause": pause_document(group.pause),
-        "counts": dict(group.counts),
-        "capped": list(group.capped),
-        "head": group.head,
-        "stopped_by": group.stopped_by,
-    }
+    return _document(
+        group,
+        "queue name limit override rate rate_override weight wakes_at order pause counts capped head stopped_by",
+        rate=rate_word(group.rate),
+        rate_override=rate_word(group.rate_override),
+        wakes_at=iso(None if group.flow is None else group.flow.wakes_at),
+        pause=pause_document(group.pause),
+        counts=dict(group.counts),
+    )
 
 
 def pause_document(pause: Pause | None) -> dict[str, Any] | None:
     if pause is None:
         return None
-    document: Mapping[str, Any] = {
-        "queue": pause.queue,
-        "group": pause.group,
-        "task": pause.task,
-        "reason": pause.reason,
-        "by": pause.by,
-        "paused_at": iso(pause.paused_at),
-    }
+    document = _document(pause, "queue group task reason by paused_at", paused_at=iso(pause.paused_at))
     return {name: value for name, value in document.items() if value is not None}
 
 
 def worker_document(worker: WorkerRecord) -> dict[str, Any]:
-    portrait = read(worker.portrait) or WorkerStatus()
+    status = read(worker.portrait) or WorkerStatus()
     return {
-        "id": worker.id,
-        "host": worker.host,
-        "pid": worker.pid,
-        "queues": list(worker.queues),
-        "slots": worker.slots,
-        "isolates": worker.isolates,
-        "running": worker.running,
-        "lease_seconds": worker.lease_seconds,
-        "started_at": iso(worker.started_at),
-        "renewed_at": iso(worker.renewed_at),
-        "expired": worker.expired,
-        "paused": portrait.paused,
-        "batches": portrait.batches,
-        "catch_all": portrait.catch_all,
-        "priority": portrait.priority,
-        "name": portrait.name,
-        "runners": msgspec.to_builtins(portrait.runners),
-        "runners_left_out": portrait.left_out,
+        **_document(
+            worker,
+            "id host pid queues slots isolates running lease_seconds started_at renewed_at expired",
+            started_at=iso(worker.started_at),
+            renewed_at=iso(worker.renewed_at),
+        ),
+        **_document(status, "paused batches catch_all priority name"),
+        "runners": msgspec.to_builtins(status.runners),
+        "runners_left_out": status.left_out,
     }
 
 
@@ -307,8 +211,17 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 
-def _at(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _document(source: object, names: str, **different: Any) -> dict[str, Any]:
+    """The attributes of these names, in this order; what is `different` is not read from the source."""
+    return {name: different[name] if name in different else _value(getattr(source, name)) for name in names.split()}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, tuple):
+        return list(value)
+    return value.value if isinstance(value, Enum) else value
 
 
 def history_document(entry: HistoryEntry) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .session import Session, find_id, queue_hint, session_options, task_hint, w
 
 if TYPE_CHECKING:
     from ..app import Holdfast
-    from ..edges import Relatives
+    from ..dependencies import Relatives
     from ..inspection import HistoryEntry
     from ..records import Seal
     from ..steps import Step

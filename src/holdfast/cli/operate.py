@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..actions import EditSettings, encoded
 from ..bulk import BulkSettings
+from ..edits import EditSettings, encoded
 from ..lifecycle import State
 from ..operator import make_pause
 from ..records import Pause

@@ -215,7 +215,7 @@ def draw(scene: Scene, view: View, width: int, height: int) -> Group:
 
 
 def _share(wanted: dict[str, int], chosen: str, room: int) -> dict[str, int]:
-    """Rows per section below its heading: ROWS_MIN each, then all the selected one wants, then all the others want."""
+    """Rows per section below its heading: ROWS_MIN each, then what the selected one needs, then the others."""
     room -= len(wanted)
     given = dict.fromkeys(wanted, 0)
     for most in (ROWS_MIN, room):

@@ -103,14 +103,18 @@ def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]
 # Asking one worker for something
 
 
-def _waiting(command: Command) -> Command:
-    return click.option(
-        "--wait",
-        type=Duration(),
-        metavar="DURATION",
-        default=ANSWER_WITHIN_SECONDS,
-        help="Wait this long for its reply.  [default: 60s]",
-    )(command)
+def _asks(name: str, *arguments: Callable[[Command], Command]) -> Callable[[Command], click.Command]:
+    """Declares a subcommand that asks one worker for something and waits for its reply."""
+    text = "Wait this long for its reply.  [default: 60s]"
+    wait = click.option("--wait", type=Duration(), metavar="DURATION", default=ANSWER_WITHIN_SECONDS, help=text)
+
+    def declare(command: Command) -> click.Command:
+        made: Command = wait(session_options(command))
+        for argument in reversed(arguments):
+            made = argument(made)
+        return workers.command(name)(click.argument("worker")(made))
+
+    return declare
 
 
 def _ask(session: Session, worker: str, ask: Callable[[Holdfast, str], str], what: str) -> int:
@@ -137,47 +141,31 @@ def find_worker(app: Holdfast, typed: str) -> str:
     return found[0]
 
 
-@workers.command("pause")
-@click.argument("worker")
-@_waiting
-@session_options
+@_asks("pause")
 def pause(session: Session, worker: str, wait: float) -> int:
     """Make WORKER stop claiming; its running jobs continue."""
     return _ask(session, worker, lambda app, known: app.pause_worker(known, by=me(), timeout=wait), "pause")
 
 
-@workers.command("resume")
-@click.argument("worker")
-@_waiting
-@session_options
+@_asks("resume")
 def resume(session: Session, worker: str, wait: float) -> int:
     """Let a paused WORKER claim again."""
     return _ask(session, worker, lambda app, known: app.resume_worker(known, by=me(), timeout=wait), "resume")
 
 
-@workers.command("slots")
-@click.argument("worker")
-@click.argument("number", type=click.IntRange(1))
-@_waiting
-@session_options
+@_asks("slots", click.argument("number", type=click.IntRange(1)))
 def slots(session: Session, worker: str, number: int, wait: float) -> int:
     """Make WORKER use NUMBER slots, at most as many as it was started with."""
     return _ask(session, worker, lambda app, known: app.set_worker_slots(known, number, by=me(), timeout=wait), "slots")
 
 
-@workers.command("stacks")
-@click.argument("worker")
-@_waiting
-@session_options
+@_asks("stacks")
 def stacks(session: Session, worker: str, wait: float) -> int:
     """Show where every thread of WORKER's runners is right now."""
     return _ask(session, worker, lambda app, known: app.worker_stacks(known, by=me(), timeout=wait), "stacks")
 
 
-@workers.command("stop")
-@click.argument("worker")
-@_waiting
-@session_options
+@_asks("stop")
 def stop(session: Session, worker: str, wait: float) -> int:
     """Stop WORKER gracefully, as SIGTERM does."""
     return _ask(session, worker, lambda app, known: app.stop_worker(known, by=me(), timeout=wait), "stop")

@@ -290,7 +290,7 @@ def _check_times(cron: str | None, tz: str) -> None:
 def wanted_entry(
     name: str, new: NewJob, options: CronOptions, *, declared: bool, now: float | None = None
 ) -> CronEntry:
-    """An entry as code or an operator wants it, not yet placed on a timeline. A function chooses times from `now`."""
+    """An entry as code or an operator defines it, not yet placed on a timeline. A function chooses times from `now`."""
     check_name(name, "cron entry's name")
     timing: dict[str, Any] = {
         name: getattr(options, name)

@@ -25,7 +25,8 @@ from ..rates import parse_rate
 from ..redact import HIDDEN
 from ..worker_status import Ask
 from .access import Refused, Role
-from .bodies import (
+from .formats import as_json, command, num, short, short_worker
+from .request_bodies import (
     BULK_MAX,
     IDS_MAX,
     Backfill,
@@ -43,7 +44,6 @@ from .bodies import (
     WorkerSlots,
 )
 from .store import AUDIT_MAX, Changes, Reads
-from .words import as_json, command, num, short, short_worker
 
 Form = Mapping[str, Sequence[str]]
 
@@ -116,7 +116,7 @@ async def carry_out(verb: Verb, changes: Changes, body: Struct) -> Outcome:
 
 
 class Preview(Struct, frozen=True):
-    """How much a change is about, for whoever is asked to confirm it."""
+    """How many jobs a change affects, shown before it is confirmed."""
 
     count: int
     complete: bool = True

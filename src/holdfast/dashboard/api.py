@@ -26,10 +26,10 @@ from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome
+from .formats import signature
 from .overview import SPANS, served_by
 from .pages import gates_of
 from .visit import NotFound, Values, Visit
-from .words import signature
 from .work_api import STEPS
 
 BYS: tuple[By, ...] = ("task", "queue", "worker")

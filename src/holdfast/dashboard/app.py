@@ -40,9 +40,9 @@ from ..errors import (
     OutcomeUnknown,
     StateConflict,
 )
-from ..inspection.numbers import Looker
+from ..inspection.store_metrics import Looker
 from ..redact import Hook, Redact
-from . import actions, api, words
+from . import actions, api, formats
 from .access import (
     ADMIN,
     COOKIE,
@@ -59,9 +59,9 @@ from .access import (
     check_same_site,
     is_local,
 )
-from .bodies import BULK_MAX
 from .pages import PAGES, nav_counts
 from .render import environment
+from .request_bodies import BULK_MAX
 from .store import KEPT_SECONDS, Changes, Reads
 from .visit import NotFound, Visit
 from .work_api import STEPS, Leasing
@@ -264,11 +264,11 @@ class Dashboard:
             "said": self._said(connection, session),
             "origin": f"{connection.url.scheme}://{connection.headers.get('host', '')}",
             "can_logout": self._password is not None,
-            "ago": lambda moment: words.ago(moment, visit.now),
-            "since": lambda moment: words.since(moment, visit.now),
-            "prose": lambda text: words.prose(text, visit.root, visit.now),
-            "clock": lambda moment: words.clock(moment, visit.now),
-            "exact": lambda moment: words.exact(words.seconds_of(moment) or 0.0),
+            "ago": lambda moment: formats.ago(moment, visit.now),
+            "since": lambda moment: formats.since(moment, visit.now),
+            "prose": lambda text: formats.prose(text, visit.root, visit.now),
+            "clock": lambda moment: formats.clock(moment, visit.now),
+            "exact": lambda moment: formats.exact(formats.seconds_of(moment) or 0.0),
         }
         return self._templates.get_template(template).render(**shared, **values)
 
@@ -436,7 +436,7 @@ class Dashboard:
         return json_response(await api.read(endpoint, visit))
 
     async def _metrics(self, request: Request) -> Response:
-        """The store's metrics for Prometheus, for whoever may see the dashboard."""
+        """The store's metrics for Prometheus, for everyone who may see the dashboard."""
         await self._visitor(request)
         try:
             from ..metrics import scrape
@@ -556,7 +556,7 @@ def own_path(connection: HTTPConnection, here: str) -> str:
 
 
 def is_api(connection: HTTPConnection) -> bool:
-    """Whether a program asks, which gives its password with each call and wants JSON when something is wrong."""
+    """Whether the client is a program, which sends its password with each call and expects errors as JSON."""
     path = connection.url.path.removeprefix(root_of(connection))
     return path.startswith("/api/") or path == "/metrics"
 

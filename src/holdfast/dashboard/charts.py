@@ -14,7 +14,7 @@ from typing import Literal
 from markupsafe import Markup
 from msgspec import Struct
 
-from .words import duration, num
+from .formats import duration, num
 
 WIDTH, HEIGHT = 600.0, 140.0
 STEPS = 4  # gridlines above zero

@@ -6,9 +6,8 @@ logs are None for a visitor without the role payload; secrets are hidden as on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +20,8 @@ from ..records import GroupRecord, QueueRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from .gates import Gate
 from .visit import Visit
+
+D = TypeVar("D", bound=Struct)
 
 
 class ErrorDocument(Struct, frozen=True, kw_only=True):
@@ -272,85 +273,42 @@ def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+def _copied(kind: type[D], source: object, **different: Any) -> D:
+    """A document with the attributes of its fields' names; what is `different` is not read from the source."""
+    fields = kind.__struct_fields__
+    return kind(**{name: different[name] if name in different else getattr(source, name) for name in fields})
+
+
 def error_document(visit: Visit, error: Failure) -> ErrorDocument:
-    payload = visit.access.payload
-    return ErrorDocument(
-        at=moment(error.at),
-        reason=error.reason,
-        type=error.type,
-        text=error.text if payload else None,
-        traceback=error.traceback if payload else None,
-        attempt=error.attempt,
-        fence=error.fence,
-        worker=error.worker,
-    )
+    hidden: dict[str, Any] = {} if visit.access.payload else {"text": None, "traceback": None}
+    return _copied(ErrorDocument, error, at=moment(error.at), **hidden)
 
 
 def job_document(visit: Visit, job: Job[Any]) -> JobDocument:
-    errors = job.errors
-    return JobDocument(
-        id=job.id,
-        task=job.task,
-        queue=job.queue,
-        state=job.state,
-        priority=job.priority,
-        group=job.group,
-        key=job.key,
+    return _copied(
+        JobDocument,
+        job,
         args=visit.args(job.task, job.args),
         headers=visit.args(job.task, job.headers),
-        attempts=job.attempts,
-        failures=job.failures,
-        stalls=job.stalls,
-        created_at=job.created_at,
-        due_at=job.due_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        progress=job.progress,
-        reason=job.reason,
-        worker=job.worker,
-        fence=job.fence,
-        error=error_document(visit, errors[-1]) if errors else None,
+        error=error_document(visit, job.errors[-1]) if job.errors else None,
     )
 
 
 def gate_document(gate: Gate) -> GateDocument:
-    return GateDocument(name=gate.name, text=gate.text, open=gate.open, at=at(gate.at))
+    return _copied(GateDocument, gate, at=at(gate.at))
 
 
 def finding_document(finding: Finding) -> FindingDocument:
-    return FindingDocument(about=finding.about, verdict=finding.verdict, text=finding.text, next=finding.next)
+    return _copied(FindingDocument, finding)
 
 
 def kind_document(kind: FailureKind) -> KindDocument:
-    return KindDocument(
-        task=kind.task,
-        name=kind.name,
-        place=kind.place,
-        letters=kind.letters,
-        deaths=kind.deaths,
-        first=moment(kind.first),
-        last=moment(kind.last),
-        trend=kind.trend,
-        hours=kind.hours,
-    )
+    return _copied(KindDocument, kind, first=moment(kind.first), last=moment(kind.last))
 
 
 def letter_document(visit: Visit, letter: DeadLetter) -> LetterDocument:
-    return LetterDocument(
-        id=letter.id,
-        task=letter.task,
-        queue=letter.queue,
-        key=letter.key,
-        group=letter.group,
-        args=visit.args(letter.task, letter.args),
-        failure_count=letter.failure_count,
-        first_failed_at=letter.first_failed_at,
-        failed_at=letter.failed_at,
-        reason=letter.reason,
-        error=None if letter.error is None else error_document(visit, letter.error),
-        revive_at=letter.revive_at,
-        revived_at=letter.revived_at,
-    )
+    error = None if letter.error is None else error_document(visit, letter.error)
+    return _copied(LetterDocument, letter, args=visit.args(letter.task, letter.args), error=error)
 
 
 def pause_document(pause: Any) -> PauseDocument | None:
@@ -358,13 +316,13 @@ def pause_document(pause: Any) -> PauseDocument | None:
 
 
 def queue_document(queue: QueueRecord, limit: int | None, rate: Any, workers: int) -> QueueDocument:
-    return QueueDocument(
-        name=queue.name,
+    return _copied(
+        QueueDocument,
+        queue,
         counts=dict(queue.counts),
         oldest_due_at=at(queue.oldest_due_at),
         limit=limit,
         rate=None if rate is None else str(rate),
-        declared=queue.declared,
         overridden=queue.override is not None,
         pause=pause_document(queue.pause),
         workers=workers,
@@ -372,32 +330,19 @@ def queue_document(queue: QueueRecord, limit: int | None, rate: Any, workers: in
 
 
 def group_document(group: GroupRecord) -> GroupDocument:
-    return GroupDocument(
-        queue=group.queue,
-        name=group.name,
-        order=group.order,
-        limit=group.limit,
-        counts=dict(group.counts),
-        capped=list(group.capped),
-        head=group.head,
-        stopped_by=group.stopped_by,
-        pause=pause_document(group.pause),
-    )
+    counts, capped = dict(group.counts), list(group.capped)
+    return _copied(GroupDocument, group, counts=counts, capped=capped, pause=pause_document(group.pause))
 
 
 def entry_document(entry: Entry) -> EntryDocument:
-    fields: Mapping[str, Any] = {name: getattr(entry, name) for name in EntryDocument.__struct_fields__}
-    return EntryDocument(**fields)
+    return _copied(EntryDocument, entry)
 
 
 def worker_document(worker: WorkerRecord) -> WorkerDocument:
-    return WorkerDocument(
-        id=worker.id,
-        host=worker.host,
-        pid=worker.pid,
+    return _copied(
+        WorkerDocument,
+        worker,
         queues=list(worker.queues),
-        slots=worker.slots,
-        running=worker.running,
         lost=worker.expired,
         started_at=at(worker.started_at),
         renewed_at=at(worker.renewed_at),

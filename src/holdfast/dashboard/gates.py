@@ -15,7 +15,7 @@ from ..lifecycle import UNSTARTED, State
 from ..rates import UNLIMITED
 from ..records import GroupRecord, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
-from .words import num
+from .formats import num
 
 
 class Gate(Struct, frozen=True, kw_only=True):

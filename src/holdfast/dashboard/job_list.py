@@ -18,7 +18,7 @@ from ..lifecycle import UNSTARTED, Failure, State
 from ..queries import make_query, without_states
 from ..queries.pages import Tally
 from ..records import JobQuery
-from . import words
+from . import formats
 from .visit import Values, Visit
 
 PAGE = 50
@@ -62,9 +62,9 @@ def row(visit: Visit, job: Job[Any]) -> JobRow:
     at = at or (job.due_at if job.state in UNSTARTED else None) or job.created_at
     return JobRow(
         job=job,
-        args=None if args is None else words.one_line(args),
+        args=None if args is None else formats.one_line(args),
         error=errors[-1] if errors and job.state is not State.SUCCEEDED else None,
-        at=words.seconds_of(at),
+        at=formats.seconds_of(at),
     )
 
 
@@ -111,8 +111,8 @@ async def completions(visit: Visit) -> list[tuple[str, str]]:
     return [
         *FIELDS,
         *((f"state:{state.value}", "") for state in State),
-        *((f"queue:{words.quoted(name)}", "") for name in queues),
-        *((f"task:{words.quoted(name)}", "") for name in tasks),
+        *((f"queue:{formats.quoted(name)}", "") for name in queues),
+        *((f"task:{formats.quoted(name)}", "") for name in tasks),
     ]
 
 
@@ -196,7 +196,7 @@ async def _groups(visit: Visit, text: str, by: str | None) -> list[Values]:
             "name": name or "none",
             "count": count,
             "share": 100 * count / top,
-            "link": visit.link("jobs", q=f"{text} {by}:{words.quoted(name)}".strip()) if name else None,
+            "link": visit.link("jobs", q=f"{text} {by}:{formats.quoted(name)}".strip()) if name else None,
         }
         for name, count in list(tally.groups.items())[:GROUPS_SHOWN_MAX]
     ]

@@ -14,9 +14,9 @@ from ..inspection.stats import StatLine, StatPoint, Stats
 from ..records import WorkerRecord
 from . import charts
 from .charts import Chart, Frame, Series
+from .formats import duration, num
 from .store import Sample
 from .visit import Values, Visit
-from .words import duration, num
 
 SPANS = {"1h": 3600.0, "24h": 86400.0, "7d": 7 * 86400.0}
 OUTCOMES = (("failed", "scheduled", "retrying"), ("stalled", "waiting", "stalled"), ("dead", "dead", "dead"))

@@ -22,11 +22,11 @@ from ..lifecycle import UNSTARTED, State
 from ..operator import LETTERS_SEEN_MAX
 from ..records import JobQuery, JobRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
-from . import words
+from . import formats
 from .cron_strip import TICKS_SHOWN, Strip, strip
 from .gates import Gate, Scene, gates
 from .job_list import PAGE, completions, jobs, row
-from .lanes import draw
+from .lease_chart import draw
 from .overview import lines_of, overview, served_by
 from .store import AUDIT_MAX
 from .visit import NotFound, Values, Visit
@@ -71,7 +71,7 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "relatives": await visit.reads.relatives(id),
         "worker": await _worker(visit, found.worker),
         "editable": found.state in UNSTARTED and visit.may("operate"),
-        "plain_args": visit.access.payload and visit.args(found.task, found.args) == words.plain(found.args),
+        "plain_args": visit.access.payload and visit.args(found.task, found.args) == formats.plain(found.args),
     }
 
 
@@ -150,12 +150,12 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list[Action]:
-    state, id = job.state, words.short(job.id)  # the command line takes the end of an id, too
+    state, id = job.state, formats.short(job.id)  # the command line takes the end of an id, too
     offered: list[tuple[Any, bool, Action]] = [
         (
             "operate",
             state is State.SCHEDULED,
-            Action(verb="run-now", label="Run now", command=words.command("holdfast", "run-now", id)),
+            Action(verb="run-now", label="Run now", command=formats.command("holdfast", "run-now", id)),
         ),
         (
             "operate",
@@ -163,23 +163,23 @@ def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list
             Action(
                 verb="retry",
                 label="Revive" if state is State.DEAD else "Run again",
-                command=words.command("holdfast", "retry", id),
+                command=formats.command("holdfast", "retry", id),
             ),
         ),
         (
             "operate",
             not state.finished and not job.cancel_requested,
-            Action(verb="cancel", label="Cancel", command=words.command("holdfast", "cancel", id), bad=True),
+            Action(verb="cancel", label="Cancel", command=formats.command("holdfast", "cancel", id), bad=True),
         ),
         (
             "operate",
             state in UNSTARTED,
-            Action(verb="bury", label="Bury", command=words.command("holdfast", "bury", id), bad=True, reason=True),
+            Action(verb="bury", label="Bury", command=formats.command("holdfast", "bury", id), bad=True, reason=True),
         ),
         (
             "destroy",
             state is not State.RUNNING,
-            Action(verb="delete", label="Delete…", command=words.command("holdfast", "delete", id), bad=True),
+            Action(verb="delete", label="Delete…", command=formats.command("holdfast", "delete", id), bad=True),
         ),
         (
             "destroy",
@@ -187,7 +187,7 @@ def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list
             Action(
                 verb="discard",
                 label="Discard the letter…",
-                command=words.command("holdfast", "dead", "discard", id),
+                command=formats.command("holdfast", "dead", "discard", id),
                 bad=True,
             ),
         ),
@@ -232,7 +232,7 @@ async def dead(visit: Visit) -> tuple[str, Values]:
 def conditions(visit: Visit) -> list[str]:
     """Conditions given as parameters of their own, as words of a query."""
     names = ("queue", "task", "reason")
-    return [f"{name}:{words.quoted(visit.params[name])}" for name in names if visit.params.get(name)]
+    return [f"{name}:{formats.quoted(visit.params[name])}" for name in names if visit.params.get(name)]
 
 
 def int_or(text: str | None, default: int) -> int:
@@ -293,7 +293,7 @@ async def tasks(visit: Visit) -> tuple[str, Values]:
     stored = {record.rule.name: record for record in await visit.reads.tasks()}
     code, pauses = visit.reads.code, await visit.reads.paused_tasks()
     names = sorted({*stored, *code, *pauses})
-    signatures = {name: words.signature(known.fn) for name, known in code.items()}
+    signatures = {name: formats.signature(known.fn) for name, known in code.items()}
     lines = lines_of(await visit.reads.stats("task", 3600.0))
     names = sorted({*names, *lines})
     return "tasks.html", {
@@ -319,8 +319,8 @@ async def task(visit: Visit) -> tuple[str, Values]:
         "task": known,
         "stored": stored,
         "pause": pause,
-        "signature": None if known is None else words.signature(known.fn),
-        "parameters": [] if known is None else words.parameters(known.fn),
+        "signature": None if known is None else formats.signature(known.fn),
+        "parameters": [] if known is None else formats.parameters(known.fn),
         "rows": [row(visit, visit.reads.as_job(record)) for record in recent],
     }
 

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..inspection.explain import limit_in_force, rate_in_force
 from ..lifecycle import State
 from ..names import visible
-from . import words
+from . import formats
 
 ICONS = {
     State.SCHEDULED: "clock",
@@ -42,22 +42,22 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        num=words.num,
-        size=words.size,
-        duration=words.duration,
-        percent=words.percent,
-        rate=words.rate,
-        short=words.short,
-        short_worker=words.short_worker,
-        limit=words.limit,
-        one_line=words.one_line,
-        pretty=words.pretty,
-        coloured=words.coloured,
-        clipped=words.clipped,
-        traceback=words.traceback,
+        num=formats.num,
+        size=formats.size,
+        duration=formats.duration,
+        percent=formats.percent,
+        rate=formats.rate,
+        short=formats.short,
+        short_worker=formats.short_worker,
+        limit=formats.limit,
+        one_line=formats.one_line,
+        pretty=formats.pretty,
+        coloured=formats.coloured,
+        clipped=formats.clipped,
+        traceback=formats.traceback,
         verbatim=Verbatim,
     )
-    shared: dict[str, Any] = {"State": State, "ICONS": ICONS, "command": words.command}
+    shared: dict[str, Any] = {"State": State, "ICONS": ICONS, "command": formats.command}
     shared |= {"limit_in_force": limit_in_force, "rate_in_force": rate_in_force}
     made.globals.update(shared)
     return made

@@ -21,7 +21,7 @@ from ..backends import Address, parse_url
 from ..backends.contract import Backend
 from ..bulk import BulkResult, BulkSettings
 from ..cron.api import Backfilled, Entry
-from ..edges import Relatives
+from ..dependencies import Relatives
 from ..errors import HoldfastError, TaskNotRegistered
 from ..inspection.audit import Audit
 from ..inspection.coverage import judge_service, look_at_service
@@ -39,8 +39,8 @@ from ..records import CronEntry, GroupRecord, JobQuery, JobRecord, LogLine, Paus
 from ..steps import Step
 from ..worker_status import Ask
 from .access import Refused
-from .bodies import BULK_MAX
-from .words import as_json, command, parameters
+from .formats import as_json, command, parameters
+from .request_bodies import BULK_MAX
 
 T = TypeVar("T")
 KEPT_SECONDS = 0.2  # what several open pages read: less than the time between two looks of one page
@@ -128,7 +128,7 @@ class Reads:
         return {state: sum(one.get(state, 0) for one in counts.values()) for state in State}
 
     async def stats(self, by: By, seconds: float) -> Stats:
-        """What ended within the last so many seconds."""
+        """What ended within the last N seconds."""
         kept = STATS_SECONDS if seconds <= 3600 else CHECKS_SECONDS
         return await self._keep(f"stats {by} {seconds}", kept, lambda: self._app.astats(by, since=seconds))
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..redact import Redact
-from . import words
+from . import formats
 from .access import Access
 from .store import Reads
 
@@ -50,9 +50,9 @@ class Visit:
 
     def args(self, task: str, args: Any) -> Any:
         """Arguments as this visitor may see them; None if not at all."""
-        return self.redact(task, words.plain(args)) if self.access.payload else None
+        return self.redact(task, formats.plain(args)) if self.access.payload else None
 
 
 def asked(conditions: Mapping[str, str]) -> str:
     """A query for these values, which are quoted: a group may contain spaces and quotes."""
-    return " ".join(f"{name}:{words.quoted(value)}" for name, value in conditions.items() if value)
+    return " ".join(f"{name}:{formats.quoted(value)}" for name, value in conditions.items() if value)

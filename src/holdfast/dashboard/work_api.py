@@ -20,12 +20,12 @@ from ..backends.contract import Backend
 from ..context import Bury, Retry, Snooze
 from ..errors import BackendUnavailable, ConfigurationError, HoldfastError, StoreSealed
 from ..headers import headers_of
+from ..leased_jobs import failed, succeeded
 from ..lifecycle import Ending, Settlement, State
-from ..pull import failed, succeeded
 from ..records import Answer, ClaimRequest, Held, JobRecord, Lease, Release, WorkerRecord
 from ..worker.keeper.identity import new_worker
 from ..worker.keeper.runners import Journal
-from .bodies import Delay, Text
+from .request_bodies import Delay, Text
 
 WAIT_SECONDS_MAX = 20.0  # less than what proxies usually allow
 POLL_SECONDS = 1.0

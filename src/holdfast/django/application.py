@@ -113,7 +113,7 @@ class DjangoHoldfast(Holdfast):
         self._queues_beside |= set(queues)
 
     def served_queues(self) -> list[str] | None:
-        """The queues a worker serves unless it is told otherwise; None: those of its tasks, as everywhere."""
+        """The queues a worker serves by default; None: those of its tasks, as everywhere."""
         own = {task.defaults.queue for task in self.tasks.values()}
         return sorted(own | self._queues_beside) if self._queues_beside - own else None
 
@@ -150,7 +150,7 @@ class DjangoHoldfast(Holdfast):
         return self._stored(call, *self._store.call(partial(store, call.new, self._store.clock)))
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
-        """Async version of `enqueue`. Async code is never inside `atomic()`, so it looks for none unless it is told to.
+        """Async version of `enqueue`. Async code is never inside `atomic()`, so it looks for none unless asked to.
 
         A Django connection or an alias given here means that of the thread of `sync_to_async`.
         """

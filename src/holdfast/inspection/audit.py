@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ..backends import formulas
 from ..backends.contract import Backend
-from ..edges import DUE_AFTER_PARENTS
+from ..dependencies import DUE_AFTER_PARENTS
 from ..lifecycle import FINISHED, SHARED_STALLS_MAX, State
 from ..rates import RATE_SECONDS_MAX
 from ..records import READY_PER_GROUP_MAX, Dump, Flaw

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..edges import BATCH_TASK, DUE_AFTER_PARENTS, Relatives
+from ..dependencies import BATCH_TASK, DUE_AFTER_PARENTS, Relatives
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..names import nearest

@@ -212,7 +212,7 @@ def grown(one: Backlog) -> str:
 
 
 def turn(one: Backlog) -> str:
-    """A sentence about when a backlog is done with, as far as that can be told."""
+    """A sentence about when a backlog will be worked off, as far as that can be predicted."""
     seen = (
         f"in the last {duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} came and {one.ended:,} ended"
     )

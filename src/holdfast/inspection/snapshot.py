@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ..backends import formulas
-from ..edges import Edge
+from ..dependencies import Edge
 from ..lifecycle import Failure, State
 from ..rates import UNLIMITED, Rate
 from ..records import Dump, GroupOrder, KeyScope, KeyUntil

@@ -5,7 +5,7 @@ as float seconds; rates are given as text.
 """
 
 from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_limit, said_rate, said_weight, whole
-from .grouped import Retention, Unique, ungrouped
+from .families import Retention, Unique, ungrouped
 from .special import RESET, UNLIMITED, Special
 from .tasks import (
     ARGS_BYTES_MAX,

@@ -211,7 +211,7 @@ class TaskOptions:
     @classmethod
     def make(cls, **given: Any) -> TaskOptions:
         """Validate and normalise options as users pass them to `@app.task`."""
-        from .grouped import ungrouped  # which knows this module
+        from .families import ungrouped  # which knows this module
 
         return cls().changed(**ungrouped(given))
 

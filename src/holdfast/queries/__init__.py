@@ -16,7 +16,7 @@ from .language import (
     position_text,
     without_states,
 )
-from .matching import error_of, grouped_under, matches, matches_letter, needs_clock, reads_payload
+from .match import error_of, grouped_under, matches, matches_letter, needs_clock, reads_payload
 
 __all__ = [
     "FIELDS",

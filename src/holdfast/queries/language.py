@@ -20,7 +20,7 @@ from ..lazy import import_lazily
 from ..lifecycle import State
 from ..names import check_list, check_name, plain, shown
 from ..records import SORTS, Comparison, Condition, JobQuery, Wanted
-from .matching import NUMBERS, SPANS
+from .match import NUMBERS, SPANS
 from .pages import GROUPINGS, Grouping
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def check_grouping(by: str | None) -> Grouping | None:
 
 
 def without_states(text: str) -> tuple[str, list[str]]:
-    """A query's text without its words about states, and these words; for whoever shows states beside it."""
+    """A query's text without its words about states, and these words; for pages that show states beside it."""
     others: list[str] = []
     about: list[str] = []
     for word in words_of(text):

@@ -177,7 +177,7 @@ def _trace(connection: int, text: str) -> None:
 
 
 class _Sqlite3(_Statements):
-    """sqlite3 tells of each statement when it begins; whether a transaction is open afterwards tells if it worked."""
+    """sqlite3 reports each statement when it begins; whether a transaction is open afterwards shows if it worked."""
 
     def begin(self) -> Any:
         connection: sqlite3.Connection = self.connection
@@ -248,7 +248,7 @@ class _Sqlalchemy(Follower):
 
 
 class _Connection(_Sqlalchemy, _Statements):
-    """SQLAlchemy tells of an end before it happens, and of an error when it happens."""
+    """SQLAlchemy reports an end before it happens, and an error when it happens."""
 
     def _listen(self, act: Any) -> None:
         act(self.connection, "begin", self._on_begin)

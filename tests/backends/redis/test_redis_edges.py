@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.edges import PROPAGATE_MAX, OnParentFailure
+from holdfast.dependencies import PROPAGATE_MAX, OnParentFailure
 from holdfast.lifecycle import State
 from holdfast.records import JobQuery, NewJob
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends import connects
-from holdfast.backends.connects import Pace
+from holdfast.backends import reconnect
+from holdfast.backends.reconnect import Pace
 from holdfast.backends.redis.blocking import BlockingCalls
 from holdfast.backends.redis.connection import Connections, let_go, packed_command
 from holdfast.errors import BackendUnavailable
@@ -77,10 +77,10 @@ def test_turns_are_a_gap_apart_only_while_connections_fail(monkeypatch: pytest.M
     turns = Pace()
     assert [turns._seconds(0) for _ in range(3)] == [0.0] * 3
     turns.failed(BackendUnavailable("away. Try again."))
-    assert turns._seconds(1) >= connects.GAP_SECONDS
-    now += 2 * connects.GAP_SECONDS
+    assert turns._seconds(1) >= reconnect.GAP_SECONDS
+    now += 2 * reconnect.GAP_SECONDS
     assert turns._seconds(1) == 0.0  # its turn
-    assert turns._seconds(1) >= connects.GAP_SECONDS  # the next one's is later
+    assert turns._seconds(1) >= reconnect.GAP_SECONDS  # the next one's is later
     turns.failed(BackendUnavailable("away, still. Try again."))
     with pytest.raises(BackendUnavailable, match="still"):
         turns._seconds(1)  # who waited meanwhile

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ... import logs
 from ...clock import Clock
-from ...edges import Relatives
+from ...dependencies import Relatives
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally

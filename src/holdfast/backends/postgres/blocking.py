@@ -21,7 +21,7 @@ from psycopg.errors import error_from_result
 
 from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
-from ..connects import is_ready
+from ..reconnect import is_ready
 from .codec import in_bytes
 from .connection import (
     AGAIN,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from ...edges import DUE_AFTER_PARENTS
+from ...dependencies import DUE_AFTER_PARENTS
 from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
 from ...records import (

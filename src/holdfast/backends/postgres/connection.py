@@ -37,7 +37,7 @@ from ...errors import (
     StoreSealed,
 )
 from ...lifecycle import state_conflict
-from ..connects import Pace, is_ready
+from ..reconnect import Pace, is_ready
 from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
 from .codec import sent

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
-from ...edges import edge_position, position_of
+from ...dependencies import edge_position, position_of
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from ...steps import place_of_step, step_place
 from .. import seals

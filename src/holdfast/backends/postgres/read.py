@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import AsyncCursor
 
-from ...edges import STATUSES, Edge, Relative, Relatives
+from ...dependencies import STATUSES, Edge, Relative, Relatives
 from ...lifecycle import State
 from ...records import (
     GROUP_COUNT_MAX,

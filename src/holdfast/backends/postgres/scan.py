@@ -16,8 +16,8 @@ from psycopg import AsyncCursor
 from ...lifecycle import LIVE, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import JobQuery
-from ..paging import tallied
 from ..prefilter import Dialect, Prefilter
+from ..scan_pages import tallied
 from .codec import as_job
 
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order

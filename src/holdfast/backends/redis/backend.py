@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ...clock import Clock
-from ...edges import Relatives
+from ...dependencies import Relatives
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
@@ -62,8 +62,8 @@ from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from .. import seals
-from ..connects import Pace
 from ..formulas import ALONE, Numbering
+from ..reconnect import Pace
 from . import codec, limits
 from .blocking import BlockingCalls
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited

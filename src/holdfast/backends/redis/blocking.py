@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
-from ..connects import Pace
+from ..reconnect import Pace
 from .connection import (
     KEEPALIVE,
     READ_BYTES_MAX,

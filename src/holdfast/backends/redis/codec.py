@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...edges import DUE_AFTER_PARENTS, STATUSES, Edge, Relative
+from ...dependencies import DUE_AFTER_PARENTS, STATUSES, Edge, Relative
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
@@ -112,7 +112,7 @@ def waiting(job: NewJob) -> NewJob:
 
 
 def edge(child: bytes, parent: bytes, status: bytes, packed: bytes | None) -> Edge:
-    """Decode an edge, with what its child wants."""
+    """Decode an edge, with the options of its child."""
     try:
         _, _, policy, delay, due_at = unpack(packed or b"")
     except UNREADABLE:
@@ -323,7 +323,7 @@ def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> l
 
 
 def leases(pieces: Sequence[bytes | None], chained: int = 0) -> tuple[Lease, ...]:
-    """Decode leases; so many of them, the last ones, are chained."""
+    """Decode leases; the last `chained` of them are chained."""
     records, bodies = pieces[::2], pieces[1::2]
     try:
         rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]

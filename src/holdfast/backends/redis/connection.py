@@ -52,7 +52,7 @@ from ...errors import (
 )
 from ...lifecycle import state_conflict
 from .. import seals
-from ..connects import Pace, is_ready
+from ..reconnect import Pace, is_ready
 from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
 from .codec import STATES
@@ -535,7 +535,7 @@ def last_of(answers: Sequence[Any]) -> Any:
 
 
 class Replies(asyncio.BufferedProtocol):
-    """Receives the replies to one call at a time. Whoever gives up waiting must close the connection."""
+    """Receives the replies to one call at a time. A caller that gives up waiting must close the connection."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...edges import edge_position, position_of
+from ...dependencies import edge_position, position_of
 from ...errors import BackendUnavailable
 from ...lifecycle import State
 from ...rates import UNLIMITED, Rate

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...edges import Relative, Relatives
+from ...dependencies import Relative, Relatives
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (

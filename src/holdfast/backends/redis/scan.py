@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ...lifecycle import LIVE, State
-from ...queries.matching import NUMBERS, SPANS
+from ...queries.match import NUMBERS, SPANS
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import Condition, JobQuery, JobRecord, Wanted
-from ..paging import tallied, weight
 from ..prefilter import COLUMNS
+from ..scan_pages import tallied, weight
 from . import codec
 from .layouts import FIELDS
 

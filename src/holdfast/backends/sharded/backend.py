@@ -8,7 +8,7 @@ else its id; so what must be atomic for a job or a group is one step of one stor
   stored; repeating the call completes it. With on_conflict="raise" all shards are checked first, so that a taken key
   stores nothing; if another process takes the key between the check and the write, it is found too late for the shards
   already written.
-* a batch whose jobs wait for each other is stored in one step, and followed in other shards (edges.py).
+* a batch whose jobs wait for each other is stored in one step, and followed in other shards (dependencies.py).
 * ids and keys are unique within a shard: the same id or key with another group may be stored twice. A key over all
   queues (key_scope="global") is refused if there is more than one shard.
 * the limit and rate of a queue are divided among its shards; those of a task, and its retention counts, among the
@@ -71,7 +71,7 @@ from ..contract import Backend
 from ..formulas import Numbering
 from ..shard import Shard
 from .cron import CronVerbs
-from .edges import EdgeVerbs
+from .dependencies import EdgeVerbs
 from .enqueue import enqueue
 from .fanout import SILENCE, at_once, spread
 from .lease import HOME, LeaseVerbs

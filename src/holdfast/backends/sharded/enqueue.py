@@ -1,7 +1,7 @@
 """Enqueue over many shards: divide a batch by shard, and return the results in the batch's order.
 
 Called by backend.py. A batch for one shard is one step. A batch that spans shards is one step per shard; see backend.py
-for what that means. If its jobs wait for each other, edges.py stores it.
+for what that means. If its jobs wait for each other, dependencies.py stores it.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from ...edges import position_of
+from ...dependencies import position_of
 from ...records import DeadLetter, Part, Shipment, StoredJob
 from ...steps import place_of_step
 from .. import seals
 from ..shard import Ties
+from .dependencies import EdgeVerbs, places_of
 from .divide import concerning, refuse_undividable
-from .edges import EdgeVerbs, places_of
 from .fanout import at_once
 from .lease import HOME, Stores
 from .places import place_of_job, shard_name

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ...edges import Relatives
+from ...dependencies import Relatives
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
@@ -41,10 +41,10 @@ from ...records import (
 from ...rollups import EventPage, Rollup, RollupQuery, merged
 from ...steps import Steps
 from ..contract import Backend, Reader
-from ..paging import tallied
+from ..scan_pages import tallied
 from ..shard import Shard
 from .cron import NOTED
-from .edges import EdgeVerbs
+from .dependencies import EdgeVerbs
 from .fanout import Answers, at_once
 from .lease import HOME
 from .places import call_of, place_of_job, shard_name, signed

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
-from ...edges import Relatives
+from ...dependencies import Relatives
 from ...errors import BackendUnavailable, ConfigurationError
 from ...lazy import import_lazily
 from ...lifecycle import Settlement, State

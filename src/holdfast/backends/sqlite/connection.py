@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import logs
-from ...edges import PROPAGATE_MAX
+from ...dependencies import PROPAGATE_MAX
 from ...errors import (
     BackendError,
     BackendUnavailable,
@@ -620,7 +620,7 @@ class Transaction:
     # ------------------------------------------------------------------ dependencies
 
     def ended(self, seqs: Sequence[int]) -> None:
-        """These jobs have finished, or came back: jobs that wait for them must be told before the request ends."""
+        """These jobs have finished, or came back: jobs that wait for them must be notified before the request ends."""
         if self.rules.any_edge and self.cursor.execute(_ENDED, (codec.encoded(seqs).decode(),)).rowcount:
             self._propagates = True
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...edges import DUE_AFTER_PARENTS, STATUSES, Edge
+from ...dependencies import DUE_AFTER_PARENTS, STATUSES, Edge
 from ...errors import JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, NewJob

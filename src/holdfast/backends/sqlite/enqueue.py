@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ...edges import DUE_AFTER_PARENTS
+from ...dependencies import DUE_AFTER_PARENTS
 from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob

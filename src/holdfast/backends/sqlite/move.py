@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...edges import edge_position, position_of
+from ...dependencies import edge_position, position_of
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob

@@ -5,7 +5,7 @@ Called by backend.py for the sweep and by claim.py before it claims, within a wr
 
 from __future__ import annotations
 
-from ...edges import PROPAGATE_MAX
+from ...dependencies import PROPAGATE_MAX
 from ...records import Promoted
 from . import dependencies
 from .codec import SQL

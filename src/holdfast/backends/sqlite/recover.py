@@ -27,7 +27,7 @@ def retire(tx: Transaction, worker: str) -> int:
 
 
 def recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Recovered], set[str]]:
-    """End the leases of dead workers, whoever noticed first. Also returns the workers whose rows were removed."""
+    """End the leases of dead workers, no matter who noticed first. Also returns the workers whose rows were removed."""
     execute = tx.cursor.execute
     expired = dict(execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot}).fetchall())
     for worker in dead:

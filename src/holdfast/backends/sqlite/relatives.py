@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from ...edges import STATUSES, Edge, Relative, Relatives
+from ...dependencies import STATUSES, Edge, Relative, Relatives
 from .codec import SQL, state_of
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from ...lifecycle import LIVE, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import JobQuery, JobRecord
-from ..paging import tallied, weight
 from ..prefilter import Dialect, Prefilter
+from ..scan_pages import tallied, weight
 from .codec import SQL, encoded
 from .read import queue_names, record, task_names
 

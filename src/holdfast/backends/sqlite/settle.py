@@ -119,7 +119,7 @@ def _remove(tx: Transaction, seqs: Iterable[int]) -> None:
 
 
 def settle_with(tx: Transaction, settlement: Settlement, jobs: Sequence[NewJob]) -> Answer:
-    """End a lease as succeeded and store the jobs that its handler enqueued; those that wait for it are told last."""
+    """End a lease as succeeded and store the jobs its handler enqueued; jobs that wait for it are notified last."""
     tx.settling = True
     [answer] = settle(tx, [settlement])
     if answer is Answer.OK and jobs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...edges import DUE_AFTER_PARENTS, PROPAGATE_MAX, OnParentFailure
+from ...dependencies import DUE_AFTER_PARENTS, PROPAGATE_MAX, OnParentFailure
 from ...errors import ParentNotFound, StateConflict, StoreSealed
 from ...lifecycle import FAILURE_TEXTS, Ending, State
 from ...records import DeadLetter, Edit, Lease, QueueRule, Seal

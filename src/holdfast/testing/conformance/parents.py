@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ...edges import ON_PARENT_FAILURE, OnParentFailure
+from ...dependencies import ON_PARENT_FAILURE, OnParentFailure
 from ...lifecycle import Ending, State
 from ...rollups import RollupQuery
 from .compare import same

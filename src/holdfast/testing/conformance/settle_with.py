@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...edges import DUE_AFTER_PARENTS
+from ...dependencies import DUE_AFTER_PARENTS
 from ...errors import JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import Ending, State
 from ...records import Answer, Lease, NewJob, Seal

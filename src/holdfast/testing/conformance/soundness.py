@@ -11,7 +11,7 @@ from typing import Any
 
 from ...backends.contract import Backend
 from ...backends.formulas import edge_status
-from ...edges import DUE_AFTER_PARENTS
+from ...dependencies import DUE_AFTER_PARENTS
 from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
 from ...rates import UNLIMITED, Rate
 from ...records import (

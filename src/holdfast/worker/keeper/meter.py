@@ -1,7 +1,7 @@
 """The meter: what one worker has done since it started, for a monitoring system to read (`--metrics-port`).
 
 Made only if somebody asks for it. The keeper's parts count into it on the keeper's loop, and it is copied there, so it
-has no lock. Numbers only grow, and how many names it tells apart is bounded. It never calls the store.
+has no lock. Numbers only grow, and how many names it counts separately is bounded. It never calls the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import attrgetter
 from ...records import Lease
 from ...rollups import BOUNDS, OTHER, PER_DOUBLING
 
-PAIRS_MAX = 100  # queues and tasks told apart; further tasks are counted as OTHER in their queue, or in OTHER
+PAIRS_MAX = 100  # queues and tasks counted separately; further tasks are counted as OTHER in their queue, or in OTHER
 BUCKET_BOUNDS: tuple[float, ...] = tuple(BOUNDS[: 23 * PER_DOUBLING : PER_DOUBLING])  # 1 ms, doubling, up to 70 min
 
 Pair = tuple[str, str]  # queue, task

@@ -81,7 +81,7 @@ class Reports:
         self._on_due(0.0)
 
     def _announce(self) -> None:
-        if not self._announced:  # read after the report was added: whoever takes it later resets this
+        if not self._announced:  # read after the report was added: the writer that takes it later resets this
             self._announced = True
             self._on_due(FLUSH_WITHIN_SECONDS)
 

@@ -314,7 +314,7 @@ class Reader:
         return self._buffer[self._have : self._need if self._need > READ_BYTES else len(self._buffer)]
 
     def received(self, count: int) -> list[object]:
-        """Return the frames that so many more bytes complete. Raise ConfigurationError if the data is not a frame."""
+        """Return the frames that these bytes complete. Raise ConfigurationError if the data is not a frame."""
         self._have += count
         if self._have < self._need:
             return []

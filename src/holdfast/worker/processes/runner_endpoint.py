@@ -227,7 +227,7 @@ class RunnerEndpoint(asyncio.BufferedProtocol):
 
     def _report_within(self, seconds: float) -> None:
         """Send pending reports after this time. Called in any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever could read them
+        with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody can read them
             self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._report, None)
 
     def _report(self, tokens: list[str] | None) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import events, logs
-from ...calls import BatchContext, Call, Failed
+from ...batch_calls import BatchContext, Call, Failed
 from ...context import (
     CURRENT,
     NOTHING,
@@ -220,7 +220,7 @@ class Batch:
     # ------------------------------------------------------------------ telling it to stop
 
     def stopped(self) -> None:
-        """One of its jobs was told to stop. The handler goes on for the others; if none is left, it is cancelled."""
+        """One of its jobs must stop. The handler continues with the others; if none is left, it is cancelled."""
         if self._handle is not None and self._called and all(run.stop for run in self._called):
             self._handle.cancel()
 

@@ -1,4 +1,4 @@
-"""How an attempt ends that did not simply succeed: its outcome, and why it was told to stop, become its settlement.
+"""How an attempt ends that did not simply succeed: its outcome, and why it was asked to stop, become its settlement.
 
 Called by the runner for each such attempt, and by the pipeline of batches. It decides; the runner hands over.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: ReportSink) -> Ended:
-    """Decide how the attempt ends, given its outcome and why it was told to stop, if it was."""
+    """Decide how the attempt ends, given its outcome and why it was asked to stop, if it was."""
     lease, stop, options, kind = run.lease, run.stop, run.options, outcome.kind
     if stop is Stop.LOST:
         return Gone(lease.id, lease.token)

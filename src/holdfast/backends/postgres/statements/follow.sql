@@ -21,6 +21,14 @@ ELSIF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors,
     freed := NULL;
 END IF
 
+-- :: fragment keeps_simple_order
+-- Nothing but a group's own order decides which of its jobs is next: no job is due that could come first, and the queue
+-- `named` is strict, without a window for late orders and without weights.
+NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
+AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
+                AND (group_order = 'relaxed' OR order_window IS NOT NULL))
+AND NOT EXISTS (SELECT FROM holdfast.overrides WHERE kind = 'group' AND queue = named AND weight > 1)
+
 -- :: function_may_follow
 CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
                                                at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -31,10 +39,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1) THEN
         RETURN false;
     END IF;
-    RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
-                        AND (group_order = 'relaxed' OR order_window IS NOT NULL))
-        AND NOT EXISTS (SELECT FROM holdfast.overrides WHERE kind = 'group' AND queue = named AND weight > 1)
+    RETURN @keeps_simple_order
         AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
 END $$
 
@@ -123,10 +128,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 0)
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1)
           AND NOT EXISTS (SELECT FROM holdfast.jobs p WHERE p.queue = freed.queue AND p.grp = freed.grp AND @in_play(p))
-          AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-          AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named
-                          AND (group_order = 'relaxed' OR order_window IS NOT NULL))
-          AND NOT EXISTS (SELECT FROM holdfast.overrides WHERE kind = 'group' AND queue = named AND weight > 1)
+          AND @keeps_simple_order
           AND NOT EXISTS (SELECT FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named AND z.name = freed.grp)
         ORDER BY @group_order(c) LIMIT 1
     ), locked AS MATERIALIZED (  -- CASE: as in claim_followers

@@ -231,10 +231,13 @@ END $$
 -- ready jobs go back to waiting. Occupancy is counted from the jobs' states: there is no counter to drift.
 -- Concurrency: the caller holds the group's lock, or the rules lock exclusively.
 
+-- :: fragment is_relaxed(queue, grp)
+-- Whether several jobs of a group may run at once: formulas.group_order. NULL without a rule of the queue: strict.
+@queue.group_order = 'relaxed' AND NOT starts_with(@grp, @SERIAL_PREFIX)
+
 -- :: function_is_strict
 CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT starts_with(grp, @SERIAL_PREFIX)
-        OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
+    SELECT NOT coalesce((SELECT @is_relaxed(q, grp) FROM holdfast.queues q WHERE q.name = queued), false)
 $$
 
 -- :: function_stops
@@ -260,7 +263,7 @@ RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging dou
 LANGUAGE sql STABLE AS $$
     SELECT DISTINCT ON (p.queue, p.grp) p.queue, p.grp,
            CASE WHEN z.kind IS NOT NULL THEN 0
-                WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, @SERIAL_PREFIX)
+                WHEN @is_relaxed(q, p.grp)
                 THEN coalesce(o.job_limit, q.group_limit)
                 ELSE 1 END,
            CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,

@@ -1,4 +1,4 @@
-"""Jobs leased by a program that is no worker: `with app.lease("mail", most=10) as jobs:`.
+"""Jobs leased by a program that is not a worker: `with app.lease("mail", most=10) as jobs:`.
 
 Called by `app.lease`. It uses the app's own backend on the app's store thread, which renews the leases while the caller
 works, so a block costs no thread and no connection. The caller settles each job; what it leaves is released, at no

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from ..inspection.history import HistoryEntry
-from .words import duration, short_worker
+from .formats import duration, short_worker
 
 LEFT, RIGHT = 24.0, 98.0  # percent: names stand left of the lanes
 LANES_MAX = 8

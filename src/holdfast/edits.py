@@ -1,5 +1,5 @@
-"""What an operator can change of single jobs, checked before it reaches the store: edit, reschedule, revive with edits,
-signals.
+"""What an operator can change about a single job, checked before it reaches the store: edit, reschedule, revive with
+edits, signals.
 
 Called by `Operator` and `Dead`. New arguments are checked against the task's signature if the app has the task; else
 the worker that has it checks them, as for `app.named`. Decides nothing about the store.

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.sharded import edges
+from holdfast.backends.sharded import dependencies
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.edges import DUE_AFTER_PARENTS
+from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.errors import BackendUnavailable, JobNotFound, OutcomeUnknown, ParentNotFound, StateConflict
 from holdfast.inspection.audit import audit
 from holdfast.lifecycle import Ending, Settlement, State
@@ -153,13 +153,13 @@ async def tried(call: Awaitable[Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", [1, edges.PAGE], ids=["small pages", "one page"])
+@pytest.mark.parametrize("page", [1, dependencies.PAGE], ids=["small pages", "one page"])
 @pytest.mark.parametrize("repeats", [False, True], ids=["once", "repeated"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_flow_is_stored_whole_or_not_at_all(
     fault: str, repeats: bool, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edges, "PAGE", page)
+    monkeypatch.setattr(dependencies, "PAGE", page)
 
     async def scene(fault: str, at: int) -> int:
         shelf, _ = await begun()
@@ -188,11 +188,11 @@ def test_the_flow_of_these_tests_spans_shards() -> None:
     asyncio.run(whole())
 
 
-@pytest.mark.parametrize("page", [1, edges.PAGE], ids=["small pages", "one page"])
+@pytest.mark.parametrize("page", [1, dependencies.PAGE], ids=["small pages", "one page"])
 def test_a_child_elsewhere_of_a_call_that_was_kept_waits_for_the_job_that_holds_its_key(
     page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edges, "PAGE", page)
+    monkeypatch.setattr(dependencies, "PAGE", page)
 
     async def whole() -> None:
         _, router = await begun()

@@ -1,8 +1,8 @@
 """The numbers of a store for a monitoring system: how much waits where and for how long, what ended lately, who works.
 
-Called by metrics.py. Reads through the contract and changes nothing; `look` reads, `Numbers` is plain data. How many
-queues and tasks it tells apart is bounded, the rest is added up under OTHER. A scrape reads the roll-ups of a few
-minutes, one row per worker and per queue, and one scheduled job, whatever the store holds. Only the exact counts of
+Called by metrics.py. Reads through the contract and changes nothing; `look` reads, `Numbers` is plain data. The number
+of queues and tasks it counts separately is bounded; the rest is added up under OTHER. A scrape reads the roll-ups of a
+few minutes, one row per worker and per queue, and one scheduled job, whatever the store holds. Only the exact counts of
 jobs can cost more: SQL stores count rows. They are read again only after COUNTS_REST times as long as that took.
 """
 
@@ -20,7 +20,7 @@ from ..records import JobQuery, QueueRecord, WorkerRecord
 from ..rollups import OTHER, Rollup, RollupQuery, added, percentile, start_of
 
 RECENT_SECONDS = 300.0  # whole minutes: those before the current one
-QUEUES_MAX = TASKS_MAX = 100  # told apart
+QUEUES_MAX = TASKS_MAX = 100  # counted separately
 COUNTS_REST = 20.0  # so counting takes at most a twentieth of the time, however often somebody asks
 QUANTILES = (0.5, 0.95, 0.99)
 _UNFINISHED = (State.READY, State.WAITING, State.SCHEDULED, State.RUNNING)

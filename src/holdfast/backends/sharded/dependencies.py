@@ -2,7 +2,7 @@
 
 Called by backend.py. A set of calls that spans shards and has dependencies is stored in ONE step of one shard: the jobs
 that belong there, and a note for each of the others. So it is stored whole or not at all. Then the notes are delivered
-(`deliver`), here and now by the process that stored them, else by whoever sweeps next; so is the news of a job's end
+(`deliver`), at once by the process that stored them, else by the next sweep of a worker; so is the news of a job's end
 for those that wait for it elsewhere. Every delivery may be repeated, be late or overlap with another: ids make one job,
 and news of a higher tick win (backends/shard.py). A silent shard delays what is meant for it, nothing else.
 
@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ...edges import DUE_AFTER_PARENTS, Relative, Relatives
+from ...dependencies import DUE_AFTER_PARENTS, Relative, Relatives
 from ...errors import BackendUnavailable, HoldfastError, JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import Settlement, State, state_conflict
 from ...records import Answer, Enqueued, NewJob, with_conflicts_kept

@@ -1,4 +1,4 @@
-"""Batch handlers, as their authors see them: the calls they get, and how they say that some of them failed.
+"""Batch handlers, as their authors see them: the calls they get, and how they report that some of them failed.
 
 Created by the runner (worker/runner/batches.py). Nothing here waits for the store.
 """

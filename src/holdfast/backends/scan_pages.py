@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..queries import grouped_under, matches, needs_clock, position_text
-from ..queries.matching import reads_errors, reads_payload
+from ..queries.match import reads_errors, reads_payload
 from ..queries.pages import PAGE_BYTES_MAX, TALLY_MAX, Grouping, JobPage, Look, Scanned, Tally
 from ..records import JobQuery, JobRecord, Sort
 
