@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.dependencies import PROPAGATE_MAX, OnParentFailure
-from holdfast.lifecycle import State
-from holdfast.records import JobQuery, NewJob
+from holdfast.backends.redis.connection import Connections
+from holdfast.backends.redis.keys import KEY_NAMES
+from holdfast.backends.redis.prune import PRUNE_PAGE
+from holdfast.backends.redis.scripts import Script
+from holdfast.dependencies import PARENTS_MAX, PROPAGATE_MAX, OnParentFailure
+from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.records import ClaimRequest, JobQuery, NewJob, WorkerRecord
 
 from ...servers import valkey
 
@@ -117,3 +123,97 @@ def test_a_child_of_thousands_takes_its_edges_along(make: Make) -> None:
         await backend.close()
 
     asyncio.run(walk())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# As many edges as a job may have: what a script costs the server, counted
+
+
+PARENTS = [f"{number:032x}" for number in range(PARENTS_MAX)]
+PER_COMMAND = 1_000  # edges that one command adds or removes
+EDGES_LOOKED_MAX = 5_000  # of all jobs that one pass of prune may remove: prune.lua
+SEVERAL = 50  # commands of a script besides those for edges
+
+
+def commands() -> Counter[str]:
+    """How often the server has run each command so far, those of scripts included."""
+    said: Any = valkey.shared_server().cleaner.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): facts["calls"] for name, facts in said.items()})
+
+
+async def with_parents(backend: RedisBackend) -> None:
+    await backend.open()
+    for start in range(0, PARENTS_MAX, 1000):
+        await backend.enqueue([job(id) for id in PARENTS[start : start + 1000]], now=NOW)
+
+
+async def succeed(backend: RedisBackend, least: int) -> None:
+    """Lease and settle at least so many jobs."""
+    await backend.register(WorkerRecord(id="w", lease_seconds=1e6), now=NOW)
+    settled, done, call = list[Settlement](), 0, 0
+    while settled or done < least:
+        call += 1
+        most = 500 if done < least else 0
+        request = ClaimRequest(worker="w", call=call, queues=("q",), most=most)
+        leases = (await backend.exchange(settled, [], request, now=NOW)).leases
+        settled = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        done += len(leases)
+    while (await backend.promote(now=NOW)).more:
+        pass
+
+
+def test_a_job_of_ten_thousand_edges_costs_few_commands(make: Make) -> None:
+    """Storing and deleting one take a step each: their commands have a thousand edges, and none is asked in vain."""
+
+    async def walk() -> None:
+        backend = make("one")
+        await with_parents(backend)
+        for met in (0, PARENTS_MAX // 2, PARENTS_MAX):
+            await succeed(backend, PARENTS_MAX // 2 if met else 0)
+            before = commands()
+            await backend.enqueue([job(f"child-{met}", PARENTS, "run")], now=NOW)
+            stored = commands() - before
+            assert (await backend.relatives(f"child-{met}")).pending == PARENTS_MAX - met
+            assert stored["zadd"] <= 2 * PARENTS_MAX / PER_COMMAND + 5
+            assert stored.total() <= 3 * PARENTS_MAX / PER_COMMAND + SEVERAL
+            before = commands()
+            await backend.delete(f"child-{met}", now=NOW)
+            gone = commands() - before
+            statuses = 2 if 0 < met < PARENTS_MAX else 1  # those that its edges have
+            assert gone["zrem"] <= statuses * PARENTS_MAX / PER_COMMAND + 5
+            assert gone.total() <= statuses * PARENTS_MAX / PER_COMMAND + SEVERAL
+            assert await backend.flaws() == []
+        await backend.close()
+
+    asyncio.run(walk())
+
+
+def test_no_pass_of_prune_removes_more_than_a_page(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[int] = []
+    lost: list[int] = []
+    run, server = Connections.run, valkey.shared_server().cleaner
+
+    async def counted(connections: Connections, script: Script, *values: Any, **more: Any) -> list[Any]:
+        edges = connections.keys[KEY_NAMES.index("edges")]
+        before = server.zcard(edges)
+        reply = await run(connections, script, *values, **more)
+        if script.verb == "prune":
+            removed.append(reply[0])
+            lost.append(before - server.zcard(edges))
+        return reply
+
+    async def walk() -> None:
+        backend = make("one")
+        await stored(backend, live=False)
+        monkeypatch.setattr(Connections, "run", counted)
+        passes = 0
+        while await backend.get("parent") is not None or await backend.find(JobQuery(limit=1)):
+            await backend.prune(limit=100_000, now=NOW + 40 * DAY)
+            passes += 1
+            assert passes < CHILDREN
+        await backend.close()
+
+    asyncio.run(walk())
+    assert sum(removed) == CHILDREN + 1
+    assert max(removed) == PRUNE_PAGE
+    assert max(lost) <= EDGES_LOOKED_MAX

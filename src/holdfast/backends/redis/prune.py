@@ -15,7 +15,7 @@ from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
 
-PRUNE_PAGE = 1000
+PRUNE_PAGE = 500  # jobs that one script removes, each with its edges and its places in the indexes
 RELIEVE_PAGE, RELIEVE_PAGES_MAX = 500, 10
 
 Kind = Literal["list", "count", "dead_age", "dead_count"]

@@ -44,6 +44,8 @@ _LANE_APART_RANKED = SQL["claim.lane_apart_ranked"]
 _TAKE = SQL["claim.take"]
 _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
+_DUE = SQL["claim.due"]
+_TAKE_DUE = SQL["claim.take_due"]
 _CHAINED = SQL["claim.chained"]
 _TAKE_CHAINED = SQL["claim.take_chained"]
 _ANY_DUE = SQL["refill.any_due"]
@@ -70,8 +72,9 @@ class Look(NamedTuple):
     propagating: int
 
     @property
-    def anything(self) -> bool:
-        return bool(self.due or self.expired or self.letters or self.propagating)
+    def due_alone(self) -> bool:
+        """Nothing but due jobs, or not even those."""
+        return not (self.expired or self.letters or self.overdue or self.propagating)
 
 
 def exchange(
@@ -94,7 +97,8 @@ def exchange(
         return Exchanged(answers=tuple(answers), known=row is not None)
     rules, recovered, opens_at = tx.rules, list[Recovered](), None
     seal = tx.closed_by  # after reading the rules, which include the seal
-    leases = claim_heads(tx, request) if seal is None and not any(look) and not rules.rearranging else None
+    is_simple = seal is None and look.due_alone and not rules.rearranging
+    leases = claim_at_once(tx, request, due=bool(look.due)) if is_simple else None
     if leases is None:
         tx.refill(due=bool(look.due))
         if look.overdue:
@@ -104,7 +108,7 @@ def exchange(
                 return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
         leases = []
         if seal is None:
-            if look.anything or recovered or rules.any_flow:
+            if any(look) or rules.any_flow:
                 promote(tx, request.sweep_max)
             if rules.rearranging:
                 limits.carry_on(tx, -(-request.sweep_max // 2))
@@ -156,22 +160,22 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
     return draw.leases
 
 
-def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
-    """Fast path for a worker that works through groups: refill, then `claim`, if the heads of the touched groups are
-    all there is to lease. They are leased without becoming ready first. None means nothing was done: use the general
-    path.
+def claim_at_once(tx: Transaction, request: ClaimRequest, *, due: bool) -> list[Lease] | None:
+    """Fast path for a worker that works through groups and chains: refill, promote, then `claim`, if the heads of the
+    touched groups and the ungrouped jobs that are due are all there is to lease. They are leased without becoming ready
+    first. None means nothing was done: use the general path.
 
-    The caller knows that nothing is due, expired or overdue. Nothing is ready, so the next job of each touched group is
-    taken whatever the order; there is room for all, and no limit, rate, lane or share could hold one of them back.
-    Rules and limits of other tasks do not matter.
+    The caller knows that nothing is expired or overdue. Nothing is ready, so all of them are taken whatever the order;
+    there is room, and no limit, rate, lane or share could hold one back. Rules of other tasks do not matter.
     """
     rules, touched = tx.rules, tx.touched
-    if not touched or len(request.queues) != 1 or request.most_by_group is not None or request.priorities is not None:
+    if not (touched or due) or len(request.queues) != 1 or request.most_by_group is not None or request.priorities:
         return None
-    [queue] = request.queues
-    if not rules.queues_hold_nothing or queue in rules.paused_queues or rules.windowed(queue):
+    queue = request.queues[0]
+    if not rules.queues_hold_nothing or queue in rules.paused_queues or (touched and rules.windowed(queue)):
         return None
-    if len(touched) > min(request.most, request.most_by_queue.get(queue, request.most)):
+    room = min(request.most, request.most_by_queue.get(queue, request.most)) - len(touched)
+    if room < 0:
         return None
     for (of, group), changed in touched.items():
         if changed or of != queue or rules.limit_alone(of, group) != 1:
@@ -179,22 +183,29 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or apart_ready(tx.cursor, rules, queue):
         return None
     groups = encoded([group for _, group in touched]).decode()
-    rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
-    ruled = {*rules.lanes, *rules.trimmed}
+    if (late := _due_alone(tx, queue, min(room, request.sweep_max)) if due else []) is None:
+        return None
+    heads: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall() if touched else []
+    ruled, rows = {*rules.lanes, *rules.trimmed}, [*heads, *late]
     if ruled and any(row[_TASK] in ruled for row in rows):
         return None
     if len(rows) > 1 and sum([row[_SIZE] for row in rows]) > request.bytes_max:
         return None
     tx.refilled()
-    if not rows:
-        return []
-    first = tx.ticks(len(rows))
-    rows.sort(key=lambda row: (-row[_PRIORITY], first if row[_TURN] is None else row[_TURN], row[_SEQ]))
     draw = Draw(tx, request)
-    draw.lease_heads([row[:_TURN] for row in rows], first)
+    draw.lease_heads(heads)
+    draw.lease_due(late)
     if request.chain_by_queue:
         draw.chain()
     return draw.leases
+
+
+def _due_alone(tx: Transaction, queue: str, most: int) -> list[Row] | None:
+    """The jobs that are due; None if there are more, or one of them is in a group or in another queue."""
+    rows: list[Row] = tx.cursor.execute(_DUE, (tx.now, most + 1)).fetchall()
+    if len(rows) > most or any(row[_QUEUE] != queue or row[_GROUP] is not None for row in rows):
+        return None
+    return rows
 
 
 class Lane:
@@ -412,9 +423,21 @@ class Draw:
         if not self._rules.holds_nothing:
             self._mark(queue, rows)
 
-    def lease_heads(self, rows: list[Row], turn: int) -> None:
-        """Lease jobs that were waiting until now, with their own turns or new ones from `turn` on."""
-        self._take(_TAKE_HEADS, rows, {"turn": turn})
+    def lease_heads(self, rows: list[Row]) -> None:
+        """Lease jobs that were waiting until now, with their own turns or new ones."""
+        if rows:
+            turn = self._tx.ticks(len(rows))
+            rows.sort(key=lambda row: (-row[_PRIORITY], turn if row[_TURN] is None else row[_TURN], row[_SEQ]))
+            self._lease_at_once(_TAKE_HEADS, [row[:_TURN] for row in rows], turn)
+
+    def lease_due(self, rows: list[Row]) -> None:
+        """Lease jobs that were scheduled until now, in the order in which they were due."""
+        if rows:
+            rows.sort(key=lambda row: -row[_PRIORITY])
+            self._lease_at_once(_TAKE_DUE, rows, self._tx.ticks(len(rows)))
+
+    def _lease_at_once(self, statement: str, rows: list[Row], turn: int) -> None:
+        self._take(statement, rows, {"turn": turn})
         self._bytes_left -= sum([row[_SIZE] for row in rows])
 
     def chain(self) -> None:
@@ -560,26 +583,9 @@ def fitting(rows: list[Row], chained: list[bool], request: ClaimRequest) -> list
 def as_lease(row: Row, token: str, fence: int, started_at: float, *, chained: bool = False) -> Lease:
     """A lease from a row of claim.lane, in the order of Lease's fields: positional because it runs for every job."""
     (
-        _,
-        job_id,
-        task,
-        queue,
-        args,
-        priority,
-        group,
-        key,
-        attempts,
-        failures,
-        stalls,
-        max_stalls,
-        created_at,
-        _,
-        options,
-        suspect,
-        shared_stalls,
-        due_at,
-        _,
-    ) = row
+        _, job_id, task, queue, args, priority, group, key, attempts, failures, stalls, max_stalls, created_at, _,
+        options, suspect, shared_stalls, due_at, _,
+    ) = row  # fmt: skip
     place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
     return Lease(
         *(job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1),

@@ -571,14 +571,14 @@ TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to
 class Transaction:
     """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
 
-    __slots__ = ("_propagates", "_rules", "_tick", "_touched", "boot", "cursor", "now", "settling", "steady")
+    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "line", "now", "settling", "steady")
 
     def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
         self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
         self._touched: dict[tuple[str, str], bool] = {}
         self._tick: int | None = None
         self._rules: Rules | None = None
-        self._propagates = False
+        self.line: dict[str, bool] = {}  # jobs that ended and that others wait for; whether each is stored as such
         self.settling = False  # a lease ends together with jobs that are to be stored: settle_with
 
     # ------------------------------------------------------------------ the growing counter
@@ -621,15 +621,15 @@ class Transaction:
 
     def ended(self, seqs: Sequence[int]) -> None:
         """These jobs have finished, or came back: jobs that wait for them must be notified before the request ends."""
-        if self.rules.any_edge and self.cursor.execute(_ENDED, (codec.encoded(seqs).decode(),)).rowcount:
-            self._propagates = True
+        if self.rules.any_edge:
+            for (parent,) in self.cursor.execute(_ENDED, (codec.encoded(seqs).decode(),)):
+                self.line.setdefault(parent, False)
 
     def propagate(self) -> None:
         """Tell the jobs that wait for those that ended, as far as one step goes."""
-        if self._propagates and not self.settling:
+        if self.line and not self.settling:
             from .dependencies import propagate
 
-            self._propagates = False
             propagate(self, PROPAGATE_MAX)
 
     # ------------------------------------------------------------------ groups, rules and places

@@ -7,13 +7,13 @@ formulas.edge_status.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...dependencies import DUE_AFTER_PARENTS, STATUSES, Edge
+from ...dependencies import DUE_AFTER_PARENTS, STATUSES, Edge, OnParentFailure
 from ...errors import JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, NewJob
@@ -22,6 +22,7 @@ from . import enqueue, operate, settle
 from .codec import SQL, encoded, state_of
 from .connection import Transaction
 
+OutOfLine = tuple[int, str, OnParentFailure]  # status, child and its policy
 OPEN, FAILED, MET = range(3)  # positions in STATUSES
 _FORGET = (
     SQL["dependencies.uncount"],
@@ -100,55 +101,78 @@ def _link(tx: Transaction, job: NewJob, parents: list[str], states: list[State])
 def propagate(tx: Transaction, limit: int) -> int:
     """Bring edges in line with their parents' states, the parent that changed first before the others; bounded.
 
-    Returns how many edges and parents were looked at. What is left is found by the next call.
+    Returns how many edges and parents were looked at. What ended in this transaction waits in its own line, behind
+    those that are stored, and only what is left of it is stored, for the next call.
     """
     execute, done, size = tx.cursor.execute, 0, limit
-    while done < limit:
-        line = execute(SQL["dependencies.next"], (size,)).fetchall()
-        if not line:
-            break
-        succeeded = list(takewhile(_has_succeeded, line))
+    line = {parent: True for (parent,) in execute(SQL["dependencies.next"], (limit,))}
+    for parent in tx.line:
+        line.setdefault(parent, False)
+    tx.line, through = line, list[str]()
+    while done < limit and line:
+        ahead = list(islice(line, size))
+        states = dict(execute(SQL["dependencies.stored"], (encoded(ahead).decode(), None)).fetchall())
+        succeeded = _that_succeeded(ahead, states)
         if succeeded:
-            done += _meet(tx, succeeded, limit - done)
+            done += _meet(tx, succeeded, limit - done, through)
             size = max(1, limit - done)
             continue
-        size = 1  # the end of a child may add to the line, or change a state in it
-        number, parent, state = line[0]
-        edges = execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
-        for before, child, policy in edges:
-            after = STATUSES.index(edge_status(STATUSES[before], state_of(state), policy))
-            _change(tx, parent, child, before, after)
+        size = 1  # the end of a child may change a state in the line
+        [parent, *_] = ahead
+        state = states.get(parent)
+        edges = [] if state is None else _follow(tx, parent, state, limit - done)
         if len(edges) < limit - done:
-            execute(SQL["dependencies.done"], (number,))
+            _passed(tx, parent, through)
         done += max(1, len(edges))
+    tx.cursor.executemany(SQL["dependencies.forget_propagating"], [(parent,) for parent in through])
+    left = [(parent,) for parent, is_stored in line.items() if not is_stored]
+    tx.cursor.executemany(SQL["dependencies.to_propagate"], left)
+    tx.line = {}
     return done
 
 
-def _has_succeeded(row: tuple[int, str, str]) -> bool:
-    _, _, state = row
-    return state == State.SUCCEEDED
+def _that_succeeded(ahead: list[str], states: Mapping[str, str]) -> list[str]:
+    """The first ones of the line, up to one that has not: nothing that propagates changes that state."""
+    return list(takewhile(lambda parent: states.get(parent) == State.SUCCEEDED, ahead))
 
 
-def _meet(tx: Transaction, parents: list[tuple[int, str, str]], limit: int) -> int:
+def _passed(tx: Transaction, parent: str, through: list[str]) -> None:
+    """This parent is done. It leaves the line, also where it is stored."""
+    if tx.line.pop(parent):
+        through.append(parent)
+
+
+def _follow(tx: Transaction, parent: str, state: str, limit: int) -> list[OutOfLine]:
+    """Let the edges of one parent, and their children, follow its state; returns them as they were."""
+    edges = _out_of_line(tx, parent, state, limit)
+    for before, child, policy in edges:
+        after = STATUSES.index(edge_status(STATUSES[before], state_of(state), policy))
+        _change(tx, parent, child, before, after)
+    return edges
+
+
+def _out_of_line(tx: Transaction, parent: str, state: str, limit: int) -> list[OutOfLine]:
+    return tx.cursor.execute(SQL["dependencies.out_of_line"], (parent, state, limit)).fetchall()
+
+
+def _meet(tx: Transaction, parents: list[str], limit: int, through: list[str]) -> int:
     """These parents have succeeded: their edges are met, whatever the policy, and each child is looked at once."""
     met: list[tuple[int, str, int, str]] = []
-    through: list[tuple[int]] = []
     children: dict[str, list[int]] = {}  # how many edges were met, and how many of these had failed
     done = 0
-    for number, parent, state in parents:
-        if done == limit:
+    for parent in parents:
+        if done >= limit:
             break
-        edges = tx.cursor.execute(SQL["dependencies.out_of_line"], (parent, state, limit - done)).fetchall()
+        edges = _out_of_line(tx, parent, State.SUCCEEDED, limit - done)
         for before, child, _ in edges:
             met.append((MET, parent, before, child))
             counts = children.setdefault(child, [0, 0])
             counts[0] += 1
             counts[1] += before == FAILED
         if len(edges) < limit - done:
-            through.append((number,))
+            _passed(tx, parent, through)
         done += max(1, len(edges))
     tx.cursor.executemany(SQL["dependencies.status"], met)
-    tx.cursor.executemany(SQL["dependencies.done"], through)
     for child, (number, failed) in children.items():
         [pending] = tx.cursor.execute(SQL["dependencies.count"], (-number, -failed, child)).fetchone()
         if failed or not pending:
@@ -263,4 +287,4 @@ def carry(tx: Transaction, shipped: Sequence[Edge]) -> None:
         wanted = (edge.on_parent_failure, edge.delay, edge.due_at)
         execute(SQL["dependencies.carried_dependent"], (edge.child, status < MET, status == FAILED, *wanted))
         if status < MET:
-            execute(SQL["dependencies.carried_parent"], (edge.parent,))
+            execute(SQL["dependencies.to_propagate"], (edge.parent,))

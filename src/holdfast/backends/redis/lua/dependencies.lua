@@ -131,19 +131,27 @@ end
 
 -- Stores the edges of new jobs: what waits for one of them from now on, then what it waits for.
 function hf.link_new(jobs, links, answers, others)
-    local stands_for, edges, listed = {}, {}, {}
+    local stands_for, new = {}, { n = 0, edges = {}, listed = {} }
     for i = 1, #others, 2 do stands_for[jobs[others[i]][NEW_ID]] = others[i + 1] end
     for i, link in ipairs(links) do
         local id = jobs[i][NEW_ID]
         if link and sub(answers, i, i) == 'c' then
             if link[LINK_BEFORE] then hf.join_waiting(link[LINK_BEFORE], id) end
             if next(stands_for) then hf.name_holders(link, stands_for) end
-            if #link[LINK_PARENTS] > 0 then hf.link(id, link, edges, listed) end
+            if #link[LINK_PARENTS] > 0 then hf.link(id, link, new) end
         end
     end
-    hf.in_pieces('ZADD', EDGES, edges, #edges)
-    hf.in_pieces('ZADD', PARENTS, listed, #listed)
+    hf.add_edges(new)
     hf.save_dependents()
+end
+
+-- Stores the edges that were collected, and empties their tables for the next ones.
+function hf.add_edges(new)
+    if new.n > 0 then
+        call('ZADD', EDGES, unpack(new.edges, 1, new.n))
+        call('ZADD', PARENTS, unpack(new.listed, 1, new.n))
+        new.n = 0
+    end
 end
 
 -- A call that was kept stands for the job that holds its key.
@@ -166,26 +174,38 @@ function hf.join_waiting(waiting, id)
     hf.keep_dependent(waiting, dependent)
 end
 
--- Adds the edges of a new job to those that are to be stored. It may have thousands.
-function hf.link(child, link, edges, listed)
+-- Adds the edges of a new job to those that are to be stored. It may have thousands, in the longest script there is: so
+-- names are checked all at once, and tables are used again.
+function hf.link(child, link, new)
     local pending, failed, first, parents, policy = 0, 0, nil, link[LINK_PARENTS], link[LINK_POLICY]
-    local prefix, n, cache, memo = hf.escape(child), #edges, hf.cache, hf.state_memo
+    local prefix, cache, memo, edges, listed = hf.escape(child), hf.cache, hf.state_memo, new.edges, new.listed
     local ends = { ['0'] = '\0000' .. child, ['1'] = '\0001' .. child, ['2'] = '\0002' .. child }
+    local is_odd, statuses, n = hf.any_odd(parents), {}, new.n
     hf.use('e')
     for i = 1, #parents do
         local parent = parents[i]
         local row, name = cache[parent], parent
-        local status = hf.edge_status(row and row[STATE] or memo[parent], policy)
-        if find(parent, '[%z\1]') then name = sub(hf.escape(parent), 1, -2) end
+        local state = row and row[STATE] or memo[parent] or false
+        local status = statuses[state]
+        if not status then
+            status = hf.edge_status(state, policy)
+            statuses[state] = status
+        end
+        if is_odd then name = sub(hf.escape(parent), 1, -2) end
         edges[n + 1], edges[n + 2] = '0', name .. ends[status]
         listed[n + 1], listed[n + 2] = '0', prefix .. parent
         n = n + 2
+        if n == ARGUMENTS_MAX then
+            new.n, n = n, 0
+            hf.add_edges(new)
+        end
         if status ~= '2' then pending = pending + 1 end
         if status == '1' then
             failed = failed + 1
             if not first or hf.precedes(parent, first) then first = parent end
         end
     end
+    new.n = n
     local dependent = { pending, failed, policy, link[LINK_DELAY] or false, link[LINK_DUE_AT] or false }
     hf.keep_dependent(child, dependent)
     if failed > 0 or pending == 0 then hf.decide_child(child, dependent, first) end
@@ -216,11 +236,25 @@ function hf.load_states(ids)
         local found = call('HMGET', JOBS, unpack(missing, from, upto))
         for i = from, upto do
             local packed = found[i - from + 1]
-            local is_read, _, _, state = false, nil, nil, nil
-            if packed then is_read, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, RECORD_HEAD_BYTES) end
-            if is_read then memo[missing[i]] = state end
+            if packed then memo[missing[i]] = hf.packed_state(packed) end
         end
     end
+end
+
+-- The state in a packed record; false if it cannot be read. It is one letter behind the id, and is read there without
+-- unpacking anything: text of up to 31 bytes begins with a byte that has its length, longer text with a mark and that.
+local SHORT_TEXT, LONG_TEXT, FIRST = 160, 217, RECORD_HEAD_BYTES + 1
+function hf.packed_state(packed)
+    local kind, length = byte(packed, FIRST, FIRST + 1)
+    local at = nil
+    if kind == LONG_TEXT and length then
+        at = FIRST + 2 + length
+    elseif kind and kind >= SHORT_TEXT and kind < SHORT_TEXT + 32 then
+        at = FIRST + 1 + kind - SHORT_TEXT
+    end
+    if at and byte(packed, at) == SHORT_TEXT + 1 then return sub(packed, at + 1, at + 1) end
+    local is_read, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, RECORD_HEAD_BYTES)
+    return is_read and state or false
 end
 
 -- The state of a job for which load_states was called; nil if it does not exist or cannot be read.
@@ -235,9 +269,8 @@ end
 function hf.unlinkable(jobs, known, links)
     local coming, named = {}, {}
     for i = 1, #jobs do
-        if links[i] then
-            for _, parent in ipairs(links[i][LINK_PARENTS]) do named[#named + 1] = parent end
-        end
+        local parents = links[i] and links[i][LINK_PARENTS] or {}
+        for j = 1, #parents do named[#named + 1] = parents[j] end
     end
     hf.load_states(named)
     for i = 1, #jobs do

@@ -119,6 +119,13 @@ end
 -- The name that an escaped part, without its zero byte, stands for.
 function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
 
+-- Whether hf.escape would change any of these names.
+function hf.any_odd(names)
+    local text = concat(names)
+    -- byte by byte, in plain: a search for a set of bytes takes fifty times as long
+    return find(text, '\0', 1, true) or find(text, '\1', 1, true)
+end
+
 -- The place that a member of an index by queue and group, or queue and task, begins with; nil if it is not ours.
 function hf.place_in(member)
     local queue_end = string.find(member, '\0', 1, true)

@@ -232,6 +232,7 @@ function hf.is_needed(id)
     for _, child in ipairs(ids) do
         if hf.live_states[hf.state_of(child)] then return true, #members end
     end
+    if #members == 0 and call('ZCARD', OUTBOX) == 0 then return false, 0 end
     if #members < EDGES_PAGE or hf.watchers(id)[1] then return hf.is_needed_elsewhere(id), #members end
     hf.forget_children(id, members)
     hf.save_dependents()
@@ -292,17 +293,28 @@ function hf.forget_parents(id, parents)
     local prefix, dependent = hf.escape(id), hf.dependent(id)
     local members = call('ZRANGEBYLEX', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
     local all_met = dependent and dependent[DEPENDENT_PENDING] == 0
-    local edges, n = {}, 0
-    for _, member in ipairs(members) do
-        parents[#parents + 1] = sub(member, #prefix + 1)
-        local parent = hf.escape(parents[#parents])
-        for status = all_met and 2 or 0, 2 do
-            n = n + 1
-            edges[n] = parent .. status .. id
-        end
+    local names = {}
+    for i, member in ipairs(members) do names[i] = sub(member, #prefix + 1) end
+    local is_odd, first = hf.any_odd(names), #parents
+    for i, name in ipairs(names) do
+        parents[first + i] = name
+        names[i] = is_odd and hf.escape(name) or name .. '\0'
     end
-    hf.in_pieces('ZREM', EDGES, edges, n)
+    for from = 1, #names, EDGES_PAGE do
+        hf.drop_edges(id, names, from, math.min(#names, from + EDGES_PAGE - 1), all_met and '201' or '021')
+    end
     hf.drop(PARENTS, members)
+end
+
+-- Removes the edges of a job from these parents, escaped: its statuses are tried in turn until none is left.
+function hf.drop_edges(id, parents, from, upto, statuses)
+    local left, edges = upto - from + 1, {}
+    for status in string.gmatch(statuses, '.') do
+        local ends = status .. id
+        for i = from, upto do edges[i - from + 1] = parents[i] .. ends end
+        left = left - call('ZREM', EDGES, unpack(edges))
+        if left == 0 then return end
+    end
 end
 
 -- Of jobs that go: those that waited for them count them no longer. The caller flushes.

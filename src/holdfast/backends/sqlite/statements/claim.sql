@@ -87,6 +87,19 @@ WHERE w.seq = (
     WHERE p.queue = :queue AND p.grp = g.value
       AND @in_play(p))
 
+-- :: due
+-- The jobs that promote would bring into play next.
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_scheduled
+WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?
+
+-- :: take_due
+-- As promote.to_ready, and the lease, in one step.
+UPDATE holdfast_jobs
+SET @leased, rank = priority, turn = :turn + j.key, lane = 0
+FROM json_each(:seqs) AS j
+WHERE seq = j.value
+
 -- :: take_heads
 UPDATE holdfast_jobs
 SET @leased, @in_line(:turn + j.key), lane = 1

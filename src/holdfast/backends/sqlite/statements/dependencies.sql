@@ -21,16 +21,13 @@ SELECT j.state, j.state = 'scheduled' AND j.due_at = @DUE_AFTER_PARENTS AND d.ch
 FROM holdfast_jobs AS j LEFT JOIN holdfast_dependents AS d ON d.child = j.id WHERE j.id = ?
 
 -- :: ended
--- The jobs that ended or came back, by seq: those that others wait for are to be propagated.
-INSERT INTO holdfast_propagating (parent)
+-- Of the jobs that ended or came back, by seq, those that others wait for.
 SELECT j.id FROM holdfast_jobs AS j
 WHERE j.seq IN (SELECT value FROM json_each(?))
   AND EXISTS (SELECT 1 FROM holdfast_edges AS e WHERE e.parent = j.id AND e.status < 2)
-ON CONFLICT (parent) DO NOTHING
 
 -- :: next
-SELECT p.number, p.parent, j.state FROM holdfast_propagating AS p JOIN holdfast_jobs AS j ON j.id = p.parent
-ORDER BY p.number LIMIT ?
+SELECT parent FROM holdfast_propagating ORDER BY number LIMIT ?
 
 -- :: out_of_line
 -- The edges of a parent to look at: failed ones unless it is dead or cancelled, open ones unless it is live.
@@ -45,9 +42,6 @@ UPDATE holdfast_edges SET status = ? WHERE parent = ? AND status = ? AND child =
 
 -- :: count
 UPDATE holdfast_dependents SET pending = pending + ?, failed = failed + ? WHERE child = ? RETURNING pending
-
--- :: done
-DELETE FROM holdfast_propagating WHERE number = ?
 
 -- :: child
 SELECT j.seq, j.state, j.due_at, j.expires_at, j.reason, d.pending, d.failed, d.policy, d.delay, d.due_at
@@ -130,5 +124,5 @@ INSERT INTO holdfast_edges (parent, status, child) VALUES (?, ?, ?) ON CONFLICT 
 INSERT INTO holdfast_dependents (child, pending, failed, policy, delay, due_at) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (child) DO UPDATE SET pending = pending + excluded.pending, failed = failed + excluded.failed
 
--- :: carried_parent
+-- :: to_propagate
 INSERT INTO holdfast_propagating (parent) VALUES (?) ON CONFLICT (parent) DO NOTHING
