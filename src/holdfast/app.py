@@ -236,6 +236,7 @@ class Holdfast(Producer, events.Listens):
         on_dead: OnDead = "go_on",
         order: JobOrder = "fifo",
         order_window: Duration | None = None,
+        dead_queue: str | None = None,
     ) -> QueueOptions:
         """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.
 
@@ -244,7 +245,8 @@ class Holdfast(Producer, events.Listens):
         the other. With on_dead="stop" a strict group stops at a job that dies, until somebody revives or discards it or
         resumes the group without it; with "go_on" its next job runs. With order="lifo" the newest of the jobs without a
         group goes first, within a priority. order_window is how long a job with an order of its own (`order=` of the
-        task or the call) waits for lower ones of its group to arrive.
+        task or the call) waits for lower ones of its group to arrive. dead_queue names another
+        queue that gets a copy of every job that dies in this one; the dead letter stays here.
         """
         options = QueueOptions(
             name=name,
@@ -259,6 +261,7 @@ class Holdfast(Producer, events.Listens):
             on_dead=on_dead,
             order=order,
             order_window=order_window,
+            dead_queue=dead_queue,
         )
         self._store.rules[options.name] = options.rule()
         return options

@@ -25,7 +25,7 @@ from . import logs
 from .clock import to_seconds
 from .durable import Durable
 from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
-from .headers import batch_of, headers_of, parents_number
+from .headers import batch_of, first_id, headers_of, parents_number
 from .lifecycle import REMOVED, Ending, Failure, Settlement
 from .names import plain
 from .records import ONLY_SIGNED, Lease, Release
@@ -256,15 +256,15 @@ class Context(Durable, Attempt):
         They are read here, at the first look; for an async handler that takes a Context, before it began.
         """
         if self._parents is None:
-            asks = self._asks_parents()
-            self._parents = {} if asks is None else asks._store.call(partial(asks._results_of_parents, self.id))
+            asks, job_id = self._asks_parents(), first_id(self._lease.options, self.id)
+            self._parents = {} if asks is None else asks._store.call(partial(asks._results_of_parents, job_id))
         return self._parents
 
     async def _load_parents(self) -> None:
         """Read the results of the parents, if there are any, for an async handler."""
-        asks = self._asks_parents()
+        asks, job_id = self._asks_parents(), first_id(self._lease.options, self.id)
         if asks is not None:
-            self._parents = await asks._store.acall(partial(asks._results_of_parents, self.id))
+            self._parents = await asks._store.acall(partial(asks._results_of_parents, job_id))
 
     def _asks_parents(self) -> Holdfast | None:
         """The app whose store has the results of the parents; None if the job has none."""

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
+from .dead_copies import Death, deaths_of, is_copy
 from .errors import ConfigurationError
 from .names import check_name, plain
 
+DEAD_ID, DEAD_QUEUE, DEAD_REASON = "dead-id", "dead-queue", "dead-reason"  # of a copy: whose it is
 TAGS = "tags"  # the header that has a job's tags, separated by commas
 TAKES_RESULTS = b'"results":1'  # among the stored options of a job whose arguments hold results of other jobs
 HEADERS_MAX = 32  # per job
@@ -24,6 +26,7 @@ HEADERS_BYTES_MAX = 8192  # of one job's headers, names and values in UTF-8
 class _OnlyHeaders(Struct, frozen=True):
     headers: dict[str, str] = {}
     by: str = ""
+    dead: tuple[Death, ...] = ()
 
 
 class _OnlyParents(Struct, frozen=True):
@@ -81,8 +84,15 @@ def tags_of(stored: bytes | None) -> tuple[str, ...]:
 
 
 def headers_of(stored: bytes | None) -> dict[str, str]:
-    """The headers among a job's stored options; none if another version wrote something this one cannot read."""
-    return _read(stored).headers
+    """The headers among a job's stored options; none if another version wrote something this one cannot read.
+
+    A copy of a dead job has three more, which say whose it is (dead_copies.py).
+    """
+    found = _read(stored)
+    if not found.dead:
+        return found.headers
+    death = found.dead[0]
+    return {**found.headers, DEAD_ID: death.id, DEAD_QUEUE: death.queue, DEAD_REASON: death.reason}
 
 
 def enqueued_by(stored: bytes | None) -> str:
@@ -136,12 +146,18 @@ def with_batch(stored: bytes | None, id: str) -> bytes | None:
 
 def batch_of(stored: bytes | None) -> str:
     """The id of the batch a job belongs to, by its stored options; empty if it belongs to none."""
-    if stored is None or b'"batch":' not in stored:
+    if stored is None or b'"batch":' not in stored or is_copy(stored):  # a copy of a member is none
         return ""
     try:
         return msgspec.json.decode(stored, type=_OnlyBatch).batch
     except msgspec.MsgspecError:
         return ""
+
+
+def first_id(stored: bytes | None, job_id: str) -> str:
+    """The id of the job that a job is a copy of, over any number of copies; its own if it is none."""
+    deaths = deaths_of(stored)
+    return deaths[-1].id if deaths else job_id
 
 
 def _with(stored: bytes | None, name: str, value: Mapping[str, str] | str | int) -> bytes | None:

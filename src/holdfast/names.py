@@ -128,16 +128,28 @@ def check_list(value: object, what: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def check_queue(value: object) -> str:
+def check_queue(value: object, what: str = "queue name") -> str:
     """A queue name: like any name, but without braces (reserved by a store) and commas (they separate queues)."""
-    name = check_name(value, "queue name")
+    name = check_name(value, what)
     for character in "{},":
         if character in name:
             raise ConfigurationError(
-                f"the queue name {name!r} contains {character!r}, which is not allowed there. "
+                f"the {what} {name!r} contains {character!r}, which is not allowed there. "
                 "Use letters, digits, dots, dashes or underscores."
             )
     return name
+
+
+def check_dead_queue(value: object, name: str) -> None:
+    """Refuse what is no queue's name, and the queue itself; None is none."""
+    if value is None:
+        return
+    check_queue(value, "dead_queue")
+    if value == name:
+        raise ConfigurationError(
+            f"queue {name!r}: dead_queue= names the queue itself, so its dead jobs would run there again. Name another "
+            "queue, or use retry= for more attempts."
+        )
 
 
 def default_task_name(fn: FunctionType) -> str:

@@ -384,6 +384,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     aging: float | None = None
     on_dead: OnDead = "go_on"
     order_window: float | None = None
+    dead_queue: str | None = None
     declared: bool = False
     limit: int | None = None  # declared
     rate: Rate | None = None  # declared
@@ -642,6 +643,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
     on_dead: OnDead = "go_on"  # what a strict group does when one of its jobs dies
     order_window: float | None = None  # seconds that a job with an order waits for others with lower ones (R104)
+    dead_queue: str | None = None  # where a copy of every job goes that dies (R120)
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):

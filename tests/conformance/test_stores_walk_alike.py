@@ -20,12 +20,21 @@ from holdfast.records import Dump
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.compare import Tables, ranked, tables_of
 from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
-from holdfast.testing.conformance.walk import LOOK_EVERY, ChainWalk, DependencyWalk, FlowWalk, KeyWalk, OrderWalk, Walk
+from holdfast.testing.conformance.walk import (
+    LOOK_EVERY,
+    ChainWalk,
+    DependencyWalk,
+    DyingWalk,
+    FlowWalk,
+    KeyWalk,
+    OrderWalk,
+    Walk,
+)
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
 
-WALKS = (Walk, FlowWalk, ChainWalk, DependencyWalk, OrderWalk)
+WALKS = (Walk, FlowWalk, ChainWalk, DependencyWalk, OrderWalk, DyingWalk)
 SEEDS = range(1000, 1020)
 STEPS = 150
 PORTRAY_EVERY = 4 * LOOK_EVERY

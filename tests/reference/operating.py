@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.backends.seals import check_limit, check_weight, strict_limit
+from holdfast.backends.seals import check_limit, check_rules, check_weight, strict_limit
 from holdfast.backends.shard import Ties
 from holdfast.dependencies import DUE_AFTER_PARENTS
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
@@ -81,11 +81,7 @@ def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
 
 
 def declare(store: Store, rules: Sequence[QueueRule], tasks: Sequence[TaskRule]) -> None:
-    for rule in rules:
-        check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
-        check_limit(rule.limit, f"limit of queue {rule.name!r}")
-    for task in tasks:
-        check_limit(task.limit, f"limit of task {task.name!r}")
+    check_rules(rules, tasks)
     for task in tasks:
         wanted = None if task == TaskRule(name=task.name) else task
         if store.task_rules.get(task.name) != wanted:

@@ -133,6 +133,7 @@ def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> Que
         aging=rule.aging,
         on_dead=rule.on_dead,
         order_window=rule.order_window,
+        dead_queue=rule.dead_queue,
         declared=name in store.rules,
         limit=rule.limit,
         rate=rule.rate,

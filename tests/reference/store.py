@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.seals import refusal
+from holdfast.dead_copies import Death, deaths_of, with_death
 from holdfast.dependencies import DUE_AFTER_PARENTS, PROPAGATE_MAX
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
 from holdfast.rates import Rate, opens_at
@@ -205,7 +206,7 @@ class Store(FlowIndex):
 
     # ------------------------------------------------------------------ producing
 
-    def add(self, job: NewJob, wall: float) -> None:
+    def add(self, job: NewJob, wall: float, state: State | None = None) -> None:
         self._seq = self._numbering.after(self._seq, wall)
         due_at = due_time(job, wall, self.order_window(job.queue))
         row = Row(
@@ -213,7 +214,7 @@ class Store(FlowIndex):
             seq=self._seq,
             task=job.task,
             queue=job.queue,
-            state=State.SCHEDULED if due_at > wall else State.READY if job.group is None else State.WAITING,
+            state=state or (State.SCHEDULED if due_at > wall else State.READY if job.group is None else State.WAITING),
             args=job.args,
             priority=job.priority,
             group=job.group,
@@ -390,6 +391,33 @@ class Store(FlowIndex):
             if earlier.id != row.id:
                 self._supersede(earlier.id, wall)
         self.keep_letter(row.logical, letter)
+        self._send_copy(row, letter)
+
+    def _send_copy(self, row: Row, letter: DeadLetter) -> None:
+        """Store a copy of a dead job in its queue's dead_queue; in a shard, as a note (R120)."""
+        rule = self.rules.get(row.queue)
+        if rule is None or rule.dead_queue is None:
+            return
+        before = deaths_of(row.options)
+        if rule.dead_queue in [death.queue for death in before]:
+            return
+        job = NewJob(
+            id=f"{row.id}.{letter.failure_count}.{int(letter.failed_at * 1e6)}",
+            task=row.task,
+            queue=rule.dead_queue,
+            args=row.args,
+            priority=row.priority,
+            group=row.group,
+            order=row.order,
+            max_stalls=row.max_stalls,
+            delay=0.0,
+            options=with_death(row.options, Death(row.queue, row.id, letter.reason)),
+        )
+        if self._numbering is not ALONE:
+            self.notes[job.id] = job
+            self.outbox["job", job.id] = self.next_turn()
+        elif job.id not in self.jobs:
+            self.add(job, letter.failed_at, State.SCHEDULED)
 
     def bury_unstarted(self, row: Row, wall: float, reason: str, text: str) -> None:
         """Death without a lease: expired, or by an operator's word."""

@@ -86,6 +86,11 @@ R16. Death (settle buried, one stall too many, expiry, an operator's bury) is on
   reason, and the dead letter of its logical job ((queue, task, key), or the id) is created or merged: count + 1,
   first_failed_at kept, failed_at and arguments the newest, the earlier death moved into history. If an older job of the
   same key held the letter, that job stays dead with reason "superseded" and may be pruned; one that holds it, never.
+R120. With a `dead_queue` in the queue's rule, the step of a death also stores a copy of the job there, scheduled and
+  due, in a sealed store, too: same task, arguments, options, priority, group, order and max_stalls; no key, expiry,
+  revival, parents. dead_copies.py has its id, one for each death, and how its options name the job. There is none if
+  the job is itself, over any number of copies, a copy of one that died in that queue: loops end. A shard notes it
+  (R118). What happens to the job or its letter later does not touch the copy.
 R17. Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
   "superseded". A superseded or discarded job may be pruned after 600 s. If two jobs of a key are live at once (one of
   them no longer holds it) and one takes over or closes the letter of the other, which was revived, the other continues

@@ -24,7 +24,8 @@ _SPANS = {
     "due": ("due_at", False, "state = 'scheduled' AND "),
     "finished": ("finished_at", True, ""),
 }
-_STORED = {"tag": b'"tags":', "header": b'"headers":'}  # what the options of a job that matches contain
+# One of these is in the options of a job that matches.
+_STORED = {"tag": (b'"tags":',), "header": (b'"headers":', b'"dead":[')}
 _CARRIED = frozenset({"error", *_STORED})
 _SLACK = 0.001  # seconds: sums of times are rounded
 _PLAIN = re.compile(r"[A-Za-z0-9_@:. -]*")  # what no JSON encoder escapes
@@ -117,7 +118,9 @@ class Prefilter:
             texts = [self._text, *(("id", *COLUMNS.values()) if field == "text" else ())]
             found = [self._alike.format(text, self._parameter(pattern)) for text in texts]
             return f"({' OR '.join(found + (['errors IS NOT NULL'] if field == 'text' else []))})"
-        return "errors IS NOT NULL" if field == "error" else self._has("options", _STORED[field])
+        if field == "error":
+            return "errors IS NOT NULL"
+        return f"({' OR '.join(self._has('options', part) for part in _STORED[field])})"
 
     def _has(self, column: str, value: bytes) -> str:
         return self._contains.format(column=column, value=self._parameter(value))

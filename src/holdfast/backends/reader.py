@@ -229,6 +229,7 @@ def queue_records(
                 aging=rule.aging,
                 on_dead=rule.on_dead,
                 order_window=rule.order_window,
+                dead_queue=rule.dead_queue,
                 declared=name in declared,
                 limit=rule.limit,
                 rate=rule.rate,

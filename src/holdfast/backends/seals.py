@@ -13,7 +13,8 @@ import msgspec
 
 from ..errors import ConfigurationError, StoreSealed
 from ..lifecycle import State
-from ..records import GROUP_WEIGHT_MAX, Flow, Override, Pause, Seal, Shipment
+from ..names import check_dead_queue
+from ..records import GROUP_WEIGHT_MAX, Flow, Override, Pause, QueueRule, Seal, Shipment, TaskRule
 from ..steps import SIGNALS_MAX
 from ..worker_status import COMMANDS_KEPT_MAX
 
@@ -115,6 +116,16 @@ def check_limit(limit: object, what: str) -> None:
     """Refuse a limit below 1; None and UNSET are not checked."""
     if isinstance(limit, int) and limit < 1:
         raise ConfigurationError(f"{what} must be at least 1, not {limit}. To stop it, pause it.")
+
+
+def check_rules(rules: Iterable[QueueRule], tasks: Iterable[TaskRule]) -> None:
+    """Refuse rules that no store keeps."""
+    for rule in rules:
+        check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
+        check_limit(rule.limit, f"limit of queue {rule.name!r}")
+        check_dead_queue(rule.dead_queue, rule.name)
+    for task in tasks:
+        check_limit(task.limit, f"limit of task {task.name!r}")
 
 
 def check_weight(override: Override) -> None:

@@ -111,6 +111,7 @@ def queue_document(queue: QueueRecord) -> dict[str, Any]:
         "order": queue.order,
         "on_dead": queue.on_dead,
         "order_window": queue.order_window,
+        "dead_queue": queue.dead_queue,
         "declared": queue.declared,
         **limits_document(queue.limit, queue.rate, queue.override, queue.flow),
         "pause": pause_document(queue.pause),

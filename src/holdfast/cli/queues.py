@@ -87,6 +87,7 @@ def _note(queue: QueueRecord, now: float) -> str:
     notes = [pause_note(queue.pause)] if queue.pause is not None else []
     notes += [f"slowed down, goes on {ago(queue.flow.shut_until, now)}"] if slowed and queue.flow is not None else []
     notes += ["newest first"] if queue.order == "lifo" else []
+    notes += [f"dead jobs are copied to {queue.dead_queue}"] if queue.dead_queue is not None else []
     return ", ".join(notes)
 
 

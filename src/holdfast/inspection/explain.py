@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
+from ..dead_copies import copy_id, deaths_of
 from ..dependencies import BATCH_TASK, DUE_AFTER_PARENTS, Relatives
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
@@ -96,6 +97,8 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
     if job.state is State.CANCELLED or job.cancel_requested:
         scene = replace(scene, cancelled=_cancelled(await backend.marks(job.id)))
     explanation = await _explained(backend, scene)
+    copies = await _copies(backend, job)
+    explanation = replace(explanation, reasons=(*explanation.reasons, *copies)) if copies else explanation
     if job.unreadable:
         fields = ", ".join(job.unreadable)
         bad = f"Some of its stored fields cannot be read ({fields}): this explanation assumes their defaults."
@@ -109,6 +112,19 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
         return explanation
     sealed = f"The store is sealed: {StoreSealed(seal.role, seal.stage, seal.other).why}"
     return replace(explanation, reasons=(sealed, *explanation.reasons))
+
+
+async def _copies(backend: Backend, job: JobRecord) -> list[str]:
+    """What it is a copy of, and what copy its own death left (dead_queue=)."""
+    found = [
+        f"It is a copy of job {death.id}, which died in queue {death.queue!r} ({death.reason})."
+        for death in deaths_of(job.options)[:1]
+    ]
+    letter = await backend.letter(job.id) if job.state is State.DEAD else None
+    copy = None if letter is None else await backend.get(copy_id(job.id, letter.failure_count, letter.failed_at))
+    if copy is not None:
+        found.append(f"A copy of it is in queue {copy.queue!r}: job {copy.id} ({copy.state.value}).")
+    return found
 
 
 async def _braked(backend: Backend, scene: _Scene) -> _Scene:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
-from ..names import check_queue, plain, renamed, shown
+from ..names import check_dead_queue, check_queue, plain, renamed, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
 from ..records import GROUP_WEIGHT_MAX, LIFO, SHARDS_MAX, GroupOrder, JobOrder, OnDead, QueueRule
 from .special import RESET, Special
@@ -119,6 +119,7 @@ class QueueOptions:
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
     on_dead: OnDead = "go_on"  # "stop": a strict group stops at a job that dies until somebody acts
     order_window: float | timedelta | None = None  # how long a job with order= waits for lower ones of its group
+    dead_queue: str | None = None  # where a copy of every job goes that dies
 
     def __post_init__(self) -> None:
         check_queue(self.name)
@@ -143,6 +144,7 @@ class QueueOptions:
                 "Choose one of them."
             )
         put(self, "order_window", _order_window(self.order_window))
+        check_dead_queue(self.dead_queue, self.name)
         one_of(self.on_dead, "on_dead=", get_args(OnDead))
         if self.on_dead == "stop" and self.group_order == "relaxed":
             raise ConfigurationError(
@@ -168,6 +170,7 @@ class QueueOptions:
             group_prefetch=self.group_prefetch,
             on_dead=self.on_dead,
             order_window=_order_window(self.order_window),
+            dead_queue=self.dead_queue,
         )
 
 

@@ -16,10 +16,17 @@ from msgspec.structs import replace
 from holdfast.backends.sharded import dependencies
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.dependencies import DUE_AFTER_PARENTS
-from holdfast.errors import BackendUnavailable, JobNotFound, OutcomeUnknown, ParentNotFound, StateConflict
+from holdfast.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    JobNotFound,
+    OutcomeUnknown,
+    ParentNotFound,
+    StateConflict,
+)
 from holdfast.inspection.audit import audit
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, TaskRule, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
 from ...reference.backend import ReferenceBackend
@@ -339,6 +346,69 @@ def test_a_silent_shard_delays_only_what_is_meant_for_it() -> None:
         assert told - {"p"} == {job.id for job in children} - there
         silent.mood = "well"
         assert sorted(await worked_off(router)) == [job.id for job in children]
+
+    asyncio.run(whole())
+
+
+# ---------------------------------------------------------------------- copies of dead jobs
+
+
+@pytest.mark.parametrize("queue", ["bulk", "undeclared"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_death_leaves_one_copy_in_another_shard(fault: str, queue: str) -> None:
+    async def scene(fault: str, at: int) -> int:
+        shelf, router = await begun()
+        await router.declare([QueueRule(name="mail", shards=3, dead_queue=queue)], now=NOW)
+        jobs = [NewJob(id=f"{n}", task="work", queue="mail", args=b"[%d]" % n) for n in range(4)]
+        await router.enqueue(jobs, now=NOW)
+        ends = [
+            Settlement(id=lease.id, token=lease.token, ending=Ending.BURIED)
+            for lease in await claimed(router, "first", 1)
+        ]
+        dying, fuse = await opened(shelf, fault, at)
+        await tried(dying.settle(ends, now=NOW))
+        other, _ = await opened(shelf)
+        assert set(await other.settle(ends, now=NOW)) <= {Answer.OK, Answer.LOST}  # of those that were not heard
+        while (await other.promote(now=NOW)).more:
+            pass
+        copies = await other.find(JobQuery(queue=queue))
+        assert sorted(copy.args for copy in copies) == [job.args for job in jobs]
+        assert {copy.state for copy in copies} == {State.READY}
+        await checked(other, f"{fault} at {at}")
+        return fuse.calls
+
+    on_each_fault(scene, fault)
+
+
+def test_a_task_whose_limit_is_too_small_for_both_queues_is_refused_early() -> None:
+    async def whole() -> None:
+        _, router = await begun()
+        small = TaskRule(name="work", limit=3)
+        await router.declare([], [small], now=NOW)
+        await router.enqueue([NewJob(id="a", task="work", queue="mail")], now=NOW)
+        with pytest.raises(ConfigurationError, match="task 'work'"):
+            await router.declare([QueueRule(name="mail", shards=3, dead_queue="bulk")], now=NOW)
+        await router.declare([], [TaskRule(name="work", limit=6)], now=NOW)
+        await router.declare([QueueRule(name="mail", shards=3, dead_queue="bulk")], now=NOW)
+        with pytest.raises(ConfigurationError, match="task 'work'"):
+            await router.declare([], [small], now=NOW)
+        await router.declare([], [TaskRule(name="late", limit=2)], now=NOW)
+        with pytest.raises(ConfigurationError, match="task 'late'"):
+            await router.enqueue([NewJob(id="b", task="late", queue="mail")], now=NOW)
+
+    asyncio.run(whole())
+
+
+def test_a_copy_obeys_the_limit_of_its_task_from_the_first_on() -> None:
+    async def whole() -> None:
+        _, router = await begun()
+        await router.declare([QueueRule(name="one", dead_queue="two")], [TaskRule(name="work", limit=2)], now=NOW)
+        await router.enqueue([NewJob(id=f"{n}", task="work", queue="one") for n in range(4)], now=NOW)
+        for n in range(4):
+            await router.bury(f"{n}", "", now=NOW)
+        request = ClaimRequest(worker="first", call=1, queues=("one", "two"), most=9)
+        assert len((await router.claim(request, now=NOW)).leases) == 1  # its part of the limit
+        assert len(await router.find(JobQuery(queue="two"))) == 4
 
     asyncio.run(whole())
 

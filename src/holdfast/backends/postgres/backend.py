@@ -65,7 +65,7 @@ from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...steps import NewStep, Steps
 from ...worker_status import bounded
 from ..contract import Backend
-from ..seals import check_limit, check_weight
+from ..seals import check_limit, check_rules, check_weight
 from . import codec, move, read, scan
 from .blocking import BlockingCalls
 from .caller_transaction import (
@@ -233,11 +233,7 @@ class PostgresBackend(Backend):
     async def declare(
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
-        for rule in rules:
-            check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
-            check_limit(rule.limit, f"limit of queue {rule.name!r}")
-        for task in tasks:
-            check_limit(task.limit, f"limit of task {task.name!r}")
+        check_rules(rules, tasks)
         if rules or tasks:
             await self._write(
                 "declare.call", rules=encoded(rules), tasks=encoded(tasks), step=self.rule_step_max, now=now
@@ -475,7 +471,9 @@ class PostgresBackend(Backend):
         return await self._operate("cancel.call", now, id=job_id, by=_storable(by), reason=_storable(reason))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
-        return await self._operate("bury.call", now, id=job_id, reason=_storable(reason), by=_storable(by))
+        record = await self._operate("bury.call", now, id=job_id, reason=_storable(reason), by=_storable(by))
+        self._watching().tell([EVERY_QUEUE])  # a copy may be in another one, as may jobs that waited for it
+        return record
 
     async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("revive.run_now", now, id=job_id, by=_storable(by))

@@ -117,8 +117,9 @@ class RedisBackend(ShardVerbs):
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)
-        self._mover = MoveVerbs(self._connections, self._reader)
-        self._ruler = LimitVerbs(self._connections)
+        in_shard = numbering != ALONE
+        self._mover = MoveVerbs(self._connections, self._reader, in_shard=in_shard)
+        self._ruler = LimitVerbs(self._connections, in_shard=in_shard)
         self._retainer = PruneVerbs(self._connections)
         self._dumper, self._flaws = Dumper(self._connections), Flaws(self._connections)
         self._numbering = numbering

@@ -217,7 +217,7 @@ def body(job: NewJob | StoredJob) -> bytes:
     return b"".join((_LENGTHS.pack(len(job.args), len(options)), job.args, options, revival))
 
 
-def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
+def opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
     """Return (arguments, options, packed revival). A truncated body has none of them."""
     if len(body) <= _LENGTHS.size:
         return b"", None, b""
@@ -228,7 +228,7 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
 
 def options_in(body: bytes | None) -> bytes | None:
     """The options in a job's body; None if there are none."""
-    return _opened(body or b"")[1]
+    return opened(body or b"")[1]
 
 
 def changes(edit: Edit) -> list[Any]:
@@ -343,7 +343,7 @@ _leased = itemgetter(*map(FIELDS.index, _LEASED))
 
 
 def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
-    args, options, _ = _opened(body or b"")
+    args, options, _ = opened(body or b"")
     job_id, token, fence, task, queue, priority, group, key, attempts, failures, stalls, *others = _leased(row)
     max_stalls, created_at, started_at, suspect, shared_stalls, due_at = others
     return Lease(
@@ -412,7 +412,7 @@ def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
             unreadable.append(name)
             return default
 
-    args, options, revival = _opened(body or b"")
+    args, options, revival = opened(body or b"")
     if body is None or len(body) <= _LENGTHS.size:
         args = _NO_ARGS
         unreadable.append("args")

@@ -208,7 +208,18 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "RATE": ("count", "seconds", "burst"),
     "FLOW": ("spent_until", "shut_until", "wakes_at"),  # a rate's state (GCRA): TAT, end of a slow-down, wake-up
     # Of a queue. The last ones are stored only where they say something, as before there were any.
-    "RULE": ("group_limit", "group_order", "limit", "rate", "group_rate", "aging", "on_dead", "order_window"),
+    "RULE": (
+        "group_limit",
+        "group_order",
+        "limit",
+        "rate",
+        "group_rate",
+        "aging",
+        "on_dead",
+        "order_window",
+        "dead_queue",
+        "elsewhere",
+    ),  # elsewhere: that queue is in other shards
     "TASK": ("limit", "rate", "apart", "retain_count", "retain_dead", "retain_dead_count"),  # a task's rule
     "OVERRIDE": ("limit", "rate", "apart", "weight"),
     "NAMED": ("name", "rule"),

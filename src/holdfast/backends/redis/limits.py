@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import CronEntry, Flow, GroupRecord, Override, Pause, QueueRule, TaskRule
-from ..seals import check_limit, check_weight, place_of
+from ..seals import check_limit, check_rules, check_weight, place_of
 from . import codec
 from .connection import Connections
 from .layouts import LAYOUTS
@@ -58,15 +58,18 @@ def rate(value: Rate | None) -> tuple[int, float, int | bool] | bool:
 
 def _stored(layout: str, struct: msgspec.Struct) -> tuple[Any, ...]:
     """Return its fields in the order of the layout; none is false."""
-    values = (getattr(struct, name) for name in LAYOUTS[layout])
+    values = (getattr(struct, name, False) for name in LAYOUTS[layout])
     return tuple(rate(one) if isinstance(one, Rate) else False if one is None else one for one in values)
 
 
-def queue_rule(rule: QueueRule) -> tuple[Any, ...]:
+_USUAL = ("go_on", False, False, False)  # the last fields of a rule that says nothing of them; they are not stored
+
+
+def queue_rule(rule: QueueRule, *, in_shard: bool) -> tuple[Any, ...]:
     stored = _stored("RULE", replace(rule, group_limit=1) if rule.group_order == "strict" else rule)
-    if rule.order_window is not None:
-        return stored
-    return stored[:-1] if rule.on_dead == "stop" else stored[:-2]
+    said = stored[: -len(_USUAL)], (*stored[-len(_USUAL) : -1], in_shard and rule.dead_queue is not None)
+    last = max((place for place, one in enumerate(said[1], 1) if one != _USUAL[place - 1]), default=0)
+    return (*said[0], *said[1][:last])
 
 
 def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
@@ -116,8 +119,8 @@ def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
 
 def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
     stored = codec.unpack(packed)
-    usual = ("go_on", False)  # of those that a rule need not say
-    stored = [*stored, *usual[len(stored) - len(LAYOUTS["RULE"]) :]] if len(stored) < len(LAYOUTS["RULE"]) else stored
+    fewer = len(LAYOUTS["RULE"]) - len(stored)
+    stored = [*stored, *_USUAL[-fewer:]] if fewer > 0 else stored
     return msgspec.convert({"name": name.decode(), **_values("RULE", stored)}, QueueRule, from_attributes=True)
 
 
@@ -238,8 +241,8 @@ def _readable(flat: Sequence[bytes], read: Callable[[bytes, bytes], Read]) -> li
 class LimitVerbs:
     """The rule verbs of one store."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections, *, in_shard: bool) -> None:
+        self._connections, self._in_shard = connections, in_shard
         self._refill_after = ("", b"")
 
     async def _run(self, verb: str, now: float | None, *values: Any, pieces: Sequence[bytes] = ()) -> list[Any]:
@@ -248,14 +251,10 @@ class LimitVerbs:
     async def declare(
         self, queues: Sequence[QueueRule], tasks: Sequence[TaskRule], step: int, now: float | None
     ) -> None:
-        for rule in queues:
-            check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
-            check_limit(rule.limit, f"limit of queue {rule.name!r}")
-        for task in tasks:
-            check_limit(task.limit, f"limit of task {task.name!r}")
+        check_rules(queues, tasks)
         if not queues and not tasks:
             return
-        of_queues = [(rule.name, queue_rule(rule)) for rule in queues]
+        of_queues = [(rule.name, queue_rule(rule, in_shard=self._in_shard)) for rule in queues]
         of_tasks = [(task.name, task_rule(task)) for task in tasks]
         await self._run("declare", now, of_queues, of_tasks, step)
 

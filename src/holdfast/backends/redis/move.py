@@ -30,8 +30,8 @@ TRIES_MAX = 10
 class MoveVerbs:
     """The move verbs of one store."""
 
-    def __init__(self, connections: Connections, reader: Reader) -> None:
-        self._connections, self._reader = connections, reader
+    def __init__(self, connections: Connections, reader: Reader, *, in_shard: bool) -> None:
+        self._connections, self._reader, self._in_shard = connections, reader, in_shard
         self._meta = connections.keys[KEY_NAMES.index("meta")]
 
     async def _text(self) -> bytes | None:
@@ -94,7 +94,7 @@ class MoveVerbs:
             pieces = [text or b"", after, *map(limits.entry_text, shipment.entries)]
             pieces += [piece for job in shipment.jobs for piece in codec.pieces(job)]
             pieces += [step.value or b"" for step in shipment.steps]
-            [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
+            [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment, self._in_shard), pieces)
             if done < 0:
                 raise seals.key_taken()
             if done:
@@ -102,10 +102,10 @@ class MoveVerbs:
         raise BackendUnavailable("the seal of this store keeps changing. Try again.")
 
 
-def _values(shipment: Shipment) -> list[Any]:
+def _values(shipment: Shipment, in_shard: bool) -> list[Any]:
     return [
         None,
-        [(one.name, limits.queue_rule(one)) for one in shipment.queues],
+        [(one.name, limits.queue_rule(one, in_shard=in_shard)) for one in shipment.queues],
         [(one.name, limits.task_rule(one)) for one in shipment.tasks],
         [(*limits.place(one), limits.override_row(one)) for one in shipment.overrides],
         [(*limits.place(one), limits.flow(one)) for one in shipment.flows],

@@ -5,6 +5,7 @@ Part of backend.py's `RedisBackend`; the scripts are in lua/shard.lua. Never tal
 
 from __future__ import annotations
 
+import struct
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from ..formulas import Numbering
 from ..shard import KINDS, News, Post, PostKind, Shard, Ties, Unless
 from . import codec
 
+COPY_MARK = b"\1"  # begins the note of a copy of a dead job (lua/operate.lua); other notes are JSON
+_COPY_HEAD = struct.Struct(">cI")
+_COPIED = ("id", "task", "queue", "priority", "group", "max_stalls", "order")
 _LETTERS: dict[PostKind, str] = dict(zip(KINDS, "jwna", strict=True))
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
@@ -102,7 +106,17 @@ def _news(parent: bytes, state: bytes, task: bytes, tick: bytes) -> News:
 
 def note(_: bytes, text: bytes) -> NewJob:
     """Decode a noted job; raises what codec.UNREADABLE lists."""
-    return msgspec.json.decode(text, type=NewJob)
+    return _noted_copy(text) if text[:1] == COPY_MARK else msgspec.json.decode(text, type=NewJob)
+
+
+def _noted_copy(text: bytes) -> NewJob:
+    """Decode the note of a copy: the mark, a length, that many bytes of packed values, and the body."""
+    _, length = _COPY_HEAD.unpack_from(text)
+    end = _COPY_HEAD.size + length
+    packed = zip(_COPIED, codec.unpack(text[_COPY_HEAD.size : end]), strict=True)
+    args, options, _ = codec.opened(text[end:])
+    values = {name: None if one is False else one for name, one in packed}
+    return msgspec.convert({**values, "args": args, "options": options, "delay": 0.0}, NewJob)
 
 
 def _job(text: bytes) -> NewJob | None:

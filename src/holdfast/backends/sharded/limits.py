@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...errors import ConfigurationError
 from ...records import NewJob, Override, Pause, QueueRule, TaskRule
 from ..contract import Backend
-from ..seals import check_limit
+from ..seals import check_limit, check_rules
 from . import divide
 from .fanout import SILENCE, at_once
 from .lease import HOME, Stores
@@ -113,11 +113,7 @@ class LimitVerbs:
     # ------------------------------------------------------------------ declared rules
 
     async def declare(self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule], now: float | None) -> None:
-        for rule in rules:
-            check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
-            check_limit(rule.limit, f"limit of queue {rule.name!r}")
-        for task in tasks:
-            check_limit(task.limit, f"limit of task {task.name!r}")
+        check_rules(rules, tasks)
         registry = await self._shards.refresh()
         rules = [replace(rule, group_limit=1) if rule.group_order == "strict" else rule for rule in rules]
         changed = [rule for rule in rules if not _is_current(registry.queues.get(rule.name), rule)]
@@ -151,9 +147,12 @@ class LimitVerbs:
                 state = found.queues[rule.name].state
             else:
                 state = "new" if known.state == "new" else "changing"
-            return found.with_entry(rule.name, replace(found.queues[rule.name], rule=rule, state=state))
+            found = found.with_entry(rule.name, replace(found.queues[rule.name], rule=rule, state=state))
+            return found if rule.dead_queue is None else found.with_dead_queues()
 
         await self._shards.change(declared)
+        if rule.dead_queue is not None and self._shards.unsettled:  # that queue has the tasks' rules before a copy
+            await self._tell_tasks(self._shards.unsettled, now)
         await self._tell(rule.name, now)
 
     async def _refuse_unless_empty(self, rule: QueueRule, entry: Entry) -> None:
@@ -368,6 +367,7 @@ def _as_declared(
         registry = registry.with_queue(rule.name, rule.shards)  # raises if that number is not allowed
         registry = registry.with_entry(rule.name, replace(registry.queues[rule.name], rule=rule))
         touched |= {task for task, entry in registry.tasks.items() if rule.name in entry.queues}
+    registry = registry.with_dead_queues()
     for task, declared in tasks.items():
         registry = registry.with_task(task, replace(registry.tasks.get(task, TaskEntry()), rule=declared))
     return registry, [rule.name for rule in rules], touched

@@ -175,6 +175,7 @@ class MoveVerbs:
                 found = found.with_entry(rule.name, replace(entry, rule=replace(rule, shards=entry.shards)))
             for name in sorted(named - set(found.queues)):
                 found = found.with_queue(name, 1)
+            found = found.with_dead_queues()
             rules = {rule.name: rule for rule in shipment.tasks}
             for task in sorted({*rules, *words}):
                 known = found.tasks.get(task, TaskEntry())

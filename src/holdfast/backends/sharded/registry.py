@@ -100,12 +100,38 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, tasks={**self.tasks, task: entry})
 
     def with_task_in(self, task: str, queue: str) -> Registry:
-        """Return a copy with that queue among those of the task."""
+        """Return a copy with that queue among those of the task, and those that get copies of its dead jobs (R120)."""
         entry = self.tasks.get(task, TaskEntry())
-        if queue in entry.queues:
+        missing = [name for name in self._with_dead_queues_of(queue) if name not in entry.queues]
+        if not missing:
             return self
         state: Literal["new", "ready"] = "new" if entry.rule is not None or entry.said else "ready"
-        return self.with_task(task, replace(entry, queues={**entry.queues, queue: state}))
+        return self.with_task(task, replace(entry, queues={**entry.queues, **dict.fromkeys(missing, state)}))
+
+    def _with_dead_queues_of(self, queue: str) -> list[str]:
+        """That queue, the one that its dead jobs are copied to, and so on."""
+        found: list[str] = []
+        following: str | None = queue
+        while following is not None and following not in found:
+            found.append(following)
+            rule = self.queues[following].rule if following in self.queues else None
+            following = None if rule is None else rule.dead_queue
+        return found
+
+    def with_dead_queues(self) -> Registry:
+        """Return a copy with the queues that rules name for dead jobs, and with them among those of the tasks: a job
+        that dies must be able to go there whatever happens. Outboxes are looked at from now on."""
+        named = {entry.rule.dead_queue for entry in self.queues.values() if entry.rule is not None} - {None}
+        if not named:
+            return self
+        found = replace(self, crossing=True)
+        for name in sorted(one for one in named if one is not None):
+            if name not in found.queues:
+                found = found.with_queue(name, 1)
+        for task, entry in self.tasks.items():
+            for queue in entry.queues:
+                found = found.with_task_in(task, queue)
+        return found
 
     def shards_of_task(self, task: str) -> list[str]:
         """Return the shards among which a task's rules are divided, in this order."""

@@ -45,6 +45,7 @@ _UNDECLARED = (
     None,
     "go_on",
     None,
+    None,
 )  # a queue without a rule, in the order of limit.queue
 _NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 _COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
@@ -61,6 +62,7 @@ class Queue(NamedTuple):
     rate: Rate | None = None
     stops: bool = False  # a dead job stops its strict group
     order_window: float | None = None
+    dead_queue: str | None = None
 
 
 class Task(NamedTuple):
@@ -152,15 +154,15 @@ class Rules:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
         if row is None and not self._queue_overrides:
             return Queue()
-        order, group_limit, group_rate, aging, limit, rate, on_dead, order_window = row or _UNDECLARED
+        order, group_limit, group_rate, aging, limit, rate, on_dead, order_window, dead_queue = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
             limit_override, rate_override, _ = self._override("queue", name, "")
             limit, rate = limit_override or limit, rate_override or rate
         limit = UNLIMITED if limit is None else limit
         group_rate = None if group_rate is None else rate_of(group_rate)
-        stops = on_dead == "stop"
-        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), stops, order_window)
+        beyond = on_dead == "stop", order_window, dead_queue
+        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate), *beyond)
 
     def _override(self, kind: str, queue: str, name: str) -> Said:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()

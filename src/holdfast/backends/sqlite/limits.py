@@ -19,17 +19,13 @@ from msgspec.structs import replace
 from ...rates import UNLIMITED
 from ...records import Override, Pause, QueueRule, TaskRule
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED
-from ..seals import check_limit, check_weight, place_of, strict_limit
+from ..seals import check_limit, check_rules, check_weight, place_of, strict_limit
 from .codec import SQL, Place, encoded, rate_text
 from .connection import Transaction
 
 
 def declare(tx: Transaction, rules: Sequence[QueueRule], tasks: Sequence[TaskRule], step: int) -> None:
-    for rule in rules:
-        check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
-        check_limit(rule.limit, f"limit of queue {rule.name!r}")
-    for task in tasks:
-        check_limit(task.limit, f"limit of task {task.name!r}")
+    check_rules(rules, tasks)
     changed = [*[_declare_task(tx, task) for task in tasks], *[_declare_queue(tx, rule) for rule in rules]]
     if any(changed):
         _end(tx, step)
@@ -46,7 +42,8 @@ def queue_row(rule: QueueRule) -> tuple[Any, ...]:
     """A rule as stored; strict implies a group limit of 1."""
     group_limit = 1 if rule.group_order == "strict" else rule.group_limit
     place = (rule.name, group_limit, rule.group_order, rule.limit)
-    return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging, rule.on_dead, rule.order_window)
+    rates = (rate_text(rule.rate), rate_text(rule.group_rate))
+    return (*place, *rates, rule.aging, rule.on_dead, rule.order_window, rule.dead_queue)
 
 
 def task_row(rule: TaskRule) -> tuple[Any, ...]:

@@ -355,10 +355,20 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
             aging=aging,
             on_dead="stop" if on_dead == "stop" else "go_on",
             order_window=order_window,
+            dead_queue=dead_queue,
         )
-        for name, group_limit, group_order, limit, rate, group_rate, aging, on_dead, order_window in cursor.execute(
-            SQL["read.queues"]
-        )
+        for (
+            name,
+            group_limit,
+            group_order,
+            limit,
+            rate,
+            group_rate,
+            aging,
+            on_dead,
+            order_window,
+            dead_queue,
+        ) in cursor.execute(SQL["read.queues"])
     ]
 
 

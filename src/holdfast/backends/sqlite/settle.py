@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ...dead_copies import Death, copy_id, died_in, with_death
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
 from ...records import (
     HISTORY_KEPT_MAX,
@@ -435,7 +436,8 @@ def finish(
 # Dead letters
 
 
-_CYCLES = 6  # position in a row of bury.letter
+_CYCLES = 6  # positions in a row of bury.letter
+_COUNT = 7
 
 
 def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
@@ -459,10 +461,11 @@ def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure 
         "error": None if failure is None else encoded(failure),
         "revive_at": None if cooldown is None else tx.now + cooldown,
     }
+    _send_copy(tx, job, reason, 1 if row is None else row[_COUNT] + 1)
     if row is None:
         execute(SQL["bury.insert"], values)
         return
-    earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
+    earlier_id, earlier_args, failed_at, earlier_reason, error, history, *_ = row
     if earlier_id != job["id"]:
         let_go(tx, earlier_id, "superseded")
     past = codec.read_or(None, failure_of, error)
@@ -475,6 +478,24 @@ def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure 
     )
     deaths = (*codec.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
     execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
+
+
+def _send_copy(tx: Transaction, job: Mapping[str, Any], reason: str, count: int) -> None:
+    """Store a copy of a job that dies in the dead_queue of its queue, unless one died there before it (R120)."""
+    to = tx.rules.queue(job["queue"]).dead_queue
+    if to is None:
+        return
+    [options] = tx.cursor.execute(SQL["bury.options"], (job["seq"],)).fetchone()
+    if died_in(options, to):
+        return
+    values = {
+        "id": copy_id(job["id"], count, tx.now),
+        "to": to,
+        "now": tx.now,
+        "options": with_death(options, Death(job["queue"], job["id"], reason)),
+        "seq": job["seq"],
+    }
+    tx.cursor.execute(SQL["bury.copy"], values)
 
 
 def let_go(tx: Transaction, job_id: str, reason: str) -> None:

@@ -46,9 +46,14 @@ async def pieces(world: World, limit: int = 500) -> list[Shipment]:
 
 async def moved(world: World, limit: int = 500) -> World:
     """A second world whose store was filled by a move from this one's, and is open."""
+    await close(world)
+    return await carried(world, limit)
+
+
+async def carried(world: World, limit: int = 500) -> World:
+    """The same, of a store that is sealed already."""
     target = await world.another()
     target.now, target._jobs = world.now, world._jobs
-    await close(world)
     await close(target, TARGET)
     for piece in await pieces(world, limit):
         await target.backend.carry("m1", piece)

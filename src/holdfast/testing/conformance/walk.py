@@ -600,3 +600,23 @@ class OrderWalk(ChainWalk):
 @case_for_each(range(6), name=lambda seed: f"seed {seed}")
 async def a_random_walk_with_orders_keeps_the_store_sound(world: World, seed: int) -> None:
     await keep_sound(OrderWalk(world, seed), f"order seed {seed}")
+
+
+class DyingWalk(Walk):
+    """A walk on which dead jobs leave copies in the other queue, to and fro."""
+
+    async def rule(self) -> object:
+        queue, other = self._one(QUEUES, QUEUES[::-1])
+        rule = QueueRule(
+            name=queue,
+            group_order=self._one("strict", "relaxed"),
+            on_dead=self._one("go_on", "stop"),
+            dead_queue=self._one(None, other, other, "third"),
+        )
+        await self.world.backend.declare([rule], now=self.world.now)
+        return rule
+
+
+@case_for_each(range(6), name=lambda seed: f"seed {seed}")
+async def a_random_walk_with_copies_of_dead_jobs_keeps_the_store_sound(world: World, seed: int) -> None:
+    await keep_sound(DyingWalk(world, seed), f"dying seed {seed}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...context import Bury, Context
 from ...errors import InvalidArguments
 from ...headers import TAKES_RESULTS as TAKES_RESULTS
+from ...headers import first_id
 from ...placeholders import ResultUnusable, filled, results_for
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]:
     """The arguments of an async handler."""
     try:
-        found = await task.app._store.acall(partial(results_for, context.id, context._lease.args))
+        found = await task.app._store.acall(partial(results_for, *_asked(context)))
     except ResultUnusable as error:
         raise Bury(str(error)) from None
     return _put(task, context, found)
@@ -30,10 +31,15 @@ async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]
 def with_results_here(task: Task[..., Any], context: Context) -> dict[str, Any]:
     """Those of a sync handler, in its thread."""
     try:
-        found = task.app._store.call(partial(results_for, context.id, context._lease.args))
+        found = task.app._store.call(partial(results_for, *_asked(context)))
     except ResultUnusable as error:
         raise Bury(str(error)) from None
     return _put(task, context, found)
+
+
+def _asked(context: Context) -> tuple[str, bytes]:
+    """The job whose parents have the results, and the arguments that name them. A copy of a dead job has no parents."""
+    return first_id(context._lease.options, context.id), context._lease.args
 
 
 def _put(task: Task[..., Any], context: Context, found: dict[str, bytes]) -> dict[str, Any]:

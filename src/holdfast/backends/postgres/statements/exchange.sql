@@ -129,6 +129,7 @@ END IF;
 -- The queues in which others may find work because of this call.
 CASE WHEN bounded OR linked THEN CASE WHEN bounded THEN holdfast.stirred(ending, at) ELSE '{}' END
                                  || CASE WHEN linked THEN holdfast.released_by(ending) ELSE '{}' END END
+|| holdfast.copied()
 
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(successes jsonb, settlements jsonb, releases jsonb, request jsonb, nonce text,

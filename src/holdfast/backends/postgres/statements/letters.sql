@@ -1,6 +1,7 @@
 -- letters: dead letters, one for each logical job.
 
 -- == letter: create or update the one dead letter of a logical job, in the transaction that ends the job; and close it.
+-- With a dead_queue a copy of the job is stored in the same transaction.
 
 -- :: function_logical_name
 CREATE OR REPLACE FUNCTION holdfast.logical_name(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
@@ -23,7 +24,10 @@ BEGIN
                                       failed_at, reason, error, revive_at)
         VALUES (holdfast.logical_name(j), j.id, j.task, j.queue, j.key, j.grp, j.args, 1, at, at, why, failure,
                 at + holdfast.cooldown(j.revival, 0)) ON CONFLICT (logical) DO NOTHING;
-        IF FOUND THEN RETURN; END IF;
+        IF FOUND THEN
+            PERFORM holdfast.send_copy(j, why, 1, at);
+            RETURN;
+        END IF;
     END LOOP;
     IF letter.job_id <> j.id THEN
         IF letter.job_id IS DISTINCT FROM holder THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END IF;
@@ -37,7 +41,54 @@ BEGIN
         error = failure, history = holdfast.with_failure(history, past),
         revive_at = at + holdfast.cooldown(j.revival, cycles), revived_at = NULL
     WHERE logical = letter.logical;
+    PERFORM holdfast.send_copy(j, why, letter.failure_count + 1, at);
 END $$
+
+-- :: function_send_copy
+-- Store a copy of a job that dies in the dead_queue of its queue, unless one died there before it (R120). Scheduled and
+-- due, like a job of a caller's own transaction (R60), so no group is locked and no rule read: promote brings it into
+-- play. hf.copied has the queues to wake, until the transaction ends.
+CREATE OR REPLACE FUNCTION holdfast.send_copy(j holdfast.jobs, why text, count integer, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    target text := (SELECT q.dead_queue FROM holdfast.queues q WHERE q.name = j.queue);
+    named text := format('%s.%s.%s', j.id, count, floor(at * 1000000)::bigint);
+    number bigint;
+BEGIN
+    IF target IS NULL OR position(convert_to('{"queue":' || to_json(target) || ',', 'UTF8') IN j.options) > 0 THEN
+        RETURN;
+    END IF;
+    number := nextval('holdfast.jobs_seq_seq');
+    INSERT INTO holdfast.ids (id, seq) VALUES (named, number) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN RETURN; END IF;
+    INSERT INTO holdfast.jobs (seq, @new_row, ordinal)
+    VALUES (number, named, j.task, target, 'scheduled', j.priority, j.grp, 0, 0, NULL, j.max_stalls, at, at, NULL,
+            j.args, NULL, holdfast.with_death(j, why), j.ordinal);
+    PERFORM set_config('hf.copied', concat_ws(',', nullif(current_setting('hf.copied', true), ''), target), true);
+END $$
+
+-- :: function_with_death
+-- The options of a copy: dead_copies.with_death.
+CREATE OR REPLACE FUNCTION holdfast.with_death(j holdfast.jobs, why text) RETURNS bytea LANGUAGE plpgsql AS $$
+DECLARE
+    list bytea := '"dead":[';
+    death bytea := convert_to(format('{"queue":%s,"id":%s,"reason":%s}', to_json(j.queue), to_json(j.id), to_json(why)),
+                              'UTF8');
+    place integer := position(list IN j.options);
+BEGIN
+    IF j.options IS NULL OR length(j.options) <= 2 OR substr(j.options, length(j.options)) <> '}' THEN
+        RETURN '{'::bytea || list || death || ']}';
+    ELSIF place > 0 THEN
+        RETURN substr(j.options, 1, place + 7) || death || ',' || substr(j.options, place + 8);
+    END IF;
+    RETURN substr(j.options, 1, length(j.options) - 1) || ',' || list || death || ']}';
+END $$
+
+-- :: function_copied
+-- The queues that got copies in this transaction.
+CREATE OR REPLACE FUNCTION holdfast.copied() RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT string_to_array(nullif(current_setting('hf.copied', true), ''), ',')
+$$
 
 -- :: function_cooldown
 CREATE OR REPLACE FUNCTION holdfast.cooldown(revival jsonb, done integer)

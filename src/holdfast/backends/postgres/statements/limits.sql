@@ -21,10 +21,10 @@ $$
 -- :: function_rules_of
 CREATE OR REPLACE FUNCTION holdfast.rules_of(given jsonb) RETURNS SETOF holdfast.queues LANGUAGE sql IMMUTABLE AS $$
     SELECT r.name, CASE r.group_order WHEN 'strict' THEN 1 ELSE r.group_limit END, r.group_order, r."limit", r.rate,
-           r.group_rate, r.aging, coalesce(r.on_dead, 'go_on'), r.order_window
+           r.group_rate, r.aging, coalesce(r.on_dead, 'go_on'), r.order_window, r.dead_queue
     FROM jsonb_to_recordset(given) AS r(name text, group_limit integer, group_order text, "limit" integer,
         rate holdfast.rate, group_rate holdfast.rate, aging double precision, on_dead text,
-        order_window double precision)
+        order_window double precision, dead_queue text)
 $$
 
 -- :: function_tasks_of

@@ -146,7 +146,7 @@ WHERE job_seq = (SELECT seq FROM holdfast.ids WHERE id = %(id)s) ORDER BY line
 -- :: queues
 SELECT jsonb_build_object('name', name, 'group_limit', group_limit, 'group_order', group_order, 'limit', job_limit,
     'rate', rate, 'group_rate', group_rate, 'aging', aging, 'on_dead', on_dead,
-    'order_window', order_window)::text FROM holdfast.queues ORDER BY name
+    'order_window', order_window, 'dead_queue', dead_queue)::text FROM holdfast.queues ORDER BY name
 
 -- :: tasks
 SELECT jsonb_build_object('name', name, 'limit', job_limit, 'rate', rate, 'apart', apart, 'retain_count', retain_count,

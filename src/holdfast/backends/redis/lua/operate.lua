@@ -154,6 +154,7 @@ return { packed }
 -- lazy: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
+local COPY_MARK = '\1' -- begins the note of a copy; other notes are JSON
 local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body was removed or truncated: it can still be buried
 hf.letter_memo = {}
 
@@ -262,6 +263,63 @@ function hf.bury(row, was_in, had_key, reason, failure, stops)
         if earlier.id ~= row[ID] then hf.supersede(earlier.id) end
     end
     hf.keep_letter(logical, letter)
+    local rule = hf.rule_of(row[QUEUE])
+    if rule[RULE_DEAD_QUEUE] then
+        local options = sub(body, args_from + args_length, args_from + args_length + options_length - 1)
+        hf.send_copy(row, rule, reason, letter, options)
+    end
+end
+
+-- == part copies: a copy of a dead job in another queue (R120), as dead_copies.py describes it.
+-- lazy: built when a script first uses one of its names.
+
+local DEATHS = '"dead":['
+local ESCAPES = { ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n', ['\r'] = '\\r', ['\t'] = '\\t' }
+
+local function quoted(text)
+    local function escaped(one)
+        if one == '"' or one == '\\' then return '\\' .. one end
+        return ESCAPES[one] or format('\\u%04x', byte(one))
+    end
+    return '"' .. string.gsub(text, '[%z\1-\31"\\]', escaped) .. '"'
+end
+
+-- The options of a copy: dead_copies.with_death.
+local function with_death(options, row, reason)
+    local named = '{"queue":' .. quoted(row[QUEUE]) .. ',"id":' .. quoted(row[ID])
+    local death = named .. ',"reason":' .. quoted(reason) .. '}'
+    if #options <= 2 or sub(options, -1) ~= '}' then return '{' .. DEATHS .. death .. ']}' end
+    local _, ends = find(options, DEATHS, 1, true)
+    if ends then return sub(options, 1, ends) .. death .. ',' .. sub(options, ends + 1) end
+    return sub(options, 1, -2) .. ',' .. DEATHS .. death .. ']}'
+end
+
+-- Stores it scheduled and due, so that promote brings it into play; in a shard, notes it for the shard it belongs to.
+function hf.send_copy(row, rule, reason, letter, options)
+    local target = rule[RULE_DEAD_QUEUE]
+    if type(target) ~= 'string' or find(options, '{"queue":' .. quoted(target) .. ',', 1, true) then return end
+    local id = row[ID] .. format('.%.0f.%.0f', letter.failure_count, math.floor(now * 1000000))
+    options = with_death(options, row, reason)
+    local order = hf.order_of(row)
+    local body = spack('>I4I4', #letter.args, #options) .. letter.args .. options .. '\192'
+    if rule[RULE_ELSEWHERE] then
+        local facts = cpack({ id, row[TASK], target, row[PRIORITY], row[GROUP], row[MAX_STALLS], order })
+        call('HSET', NOTES, id, COPY_MARK .. spack('>I4', #facts) .. facts .. body)
+        hf.post('j', id)
+    elseif not hf.row_of(id) then
+        local job = {}
+        job[NEW_ID], job[NEW_TASK], job[NEW_QUEUE] = id, row[TASK], target
+        job[NEW_PRIORITY], job[NEW_MAX_STALLS] = row[PRIORITY], row[MAX_STALLS]
+        local terms = order and { false, false, false, false, false, false, order }
+        hf.seq = hf.seq + 1
+        local copy = NEW_RECORD(job, 's', hf.seq, row[GROUP], false, false, 0, now, false, terms)
+        hf.put(SEQS, id, format('%.0f', hf.seq))
+        hf.cache[id] = copy
+        hf.enter(copy)
+        call('HSET', BODIES, id, body)
+        if #body > (tonumber(meta.body_max) or HUGE) then hf.raise_body_max(#body) end
+        hf.to_wake[target] = true
+    end
 end
 
 -- == part revival: a finished job comes back with fresh budgets and its key; its errors stay on record.

@@ -4,17 +4,17 @@
 -- Takes a whole rule; the latest call wins. Readers inside a transaction see one rule.
 
 -- :: rule
-SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead, order_window
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead, order_window, dead_queue
 FROM holdfast_queues WHERE name = ?
 
 -- :: store
 INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead,
-                             order_window)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+                             order_window, dead_queue)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
 SET group_limit = excluded.group_limit, group_order = excluded.group_order, job_limit = excluded.job_limit,
     rate = excluded.rate, group_rate = excluded.group_rate, aging = excluded.aging, on_dead = excluded.on_dead,
-    order_window = excluded.order_window
+    order_window = excluded.order_window, dead_queue = excluded.dead_queue
 
 -- :: task
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks WHERE name = ?
@@ -65,7 +65,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'queue'),
 SELECT queue FROM holdfast_pauses WHERE kind = 'queue'
 
 -- :: queue
-SELECT group_order, group_limit, group_rate, aging, job_limit, rate, on_dead, order_window
+SELECT group_order, group_limit, group_rate, aging, job_limit, rate, on_dead, order_window, dead_queue
 FROM holdfast_queues WHERE name = ?
 
 -- :: override

@@ -56,8 +56,8 @@ SELECT COALESCE(max(tick), 0) FROM holdfast_ticks
 
 -- :: queue
 INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead,
-                             order_window)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
+                             order_window, dead_queue)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: task
 INSERT INTO holdfast_tasks (name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count)

@@ -14,7 +14,8 @@ UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running
 -- The arguments are copied from row to row; the letter's earlier ones are returned only if they differ.
 
 -- :: letter
-SELECT job_id, NULLIF(args, (SELECT args FROM holdfast_jobs WHERE seq = ?)), failed_at, reason, error, history, cycles
+SELECT job_id, NULLIF(args, (SELECT args FROM holdfast_jobs WHERE seq = ?)), failed_at, reason, error, history, cycles,
+       failure_count
 FROM holdfast_letters WHERE logical = ?
 
 -- :: insert
@@ -28,6 +29,17 @@ UPDATE holdfast_letters
 SET job_id = :job_id, grp = :grp, args = (SELECT args FROM holdfast_jobs WHERE seq = :seq), failure_count = failure_count + 1, failed_at = :now, reason = :reason,
     error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
 WHERE logical = :logical
+
+-- :: options
+SELECT options FROM holdfast_jobs WHERE seq = ?
+
+-- :: copy
+-- Scheduled and due, like a job of a caller's own transaction (R60): promote brings it into play.
+INSERT INTO holdfast_jobs (@whole_row)
+SELECT :id, task, :to, 'scheduled', priority, grp, NULL, 0, NULL, max_stalls, :now, :now, NULL, args, NULL, :options, 0,
+       0, NULL, 0, NULL, NULL, 0, ordinal
+FROM holdfast_jobs WHERE seq = :seq
+ON CONFLICT DO NOTHING
 
 -- :: held
 SELECT queue, grp FROM holdfast_jobs WHERE id = ? AND state = 'dead' AND held = 1

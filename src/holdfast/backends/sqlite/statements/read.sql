@@ -81,7 +81,7 @@ SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, fail
 FROM holdfast_letters
 
 -- :: queues
-SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead, order_window
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging, on_dead, order_window, dead_queue
 FROM holdfast_queues ORDER BY name
 
 -- :: tasks
