@@ -541,6 +541,9 @@ async def a_batch_that_grows_under_rivals_is_joined_once(world: World) -> None:
             for call in range(1, 10_000):
                 request = ClaimRequest(worker=name, call=call, queues=("default",), most=2)
                 for lease in (await backend.claim(request, now=START)).leases:
+                    if lease.id == last:  # asked of the store: threads note what they ended in any order
+                        found = dict((await backend.count())["default"])
+                        same(found, {State.SUCCEEDED: total, State.RUNNING: 1}, "states when the join begins")
                     left = int(lease.args) if lease.args != b"{}" else 0
                     jobs = [world.job(group="g", args=b"%d" % (left - 1), before=last)] if left else []
                     end = world.settlement(lease, Ending.SUCCEEDED)
@@ -559,5 +562,5 @@ async def a_batch_that_grows_under_rivals_is_joined_once(world: World) -> None:
                 await backend.close()
 
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, work(f"rival-{n}")) for n in range(4)))
-    same((len(ended), len(set(ended)), ended[-1]), (total + 1, total + 1, last), "jobs that ended, the join last")
+    same((len(ended), len(set(ended))), (total + 1, total + 1), "jobs that ended, each once")
     same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: total + 1}, "states")
