@@ -286,6 +286,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "pid": worker.pid,
         "queues": list(worker.queues),
         "slots": worker.slots,
+        "slots_from": portrait.slots_from,
         "isolates": worker.isolates,
         "running": worker.running,
         "lease_seconds": worker.lease_seconds,
