@@ -24,6 +24,11 @@ TASK_LIST_BYTES_MAX = 6 << 10  # of the names of the tasks that a worker has; a 
 MEMORY_STEP_BYTES = 1 << 20  # memory is rounded to this, so an idle runner's status does not change
 
 
+# Why a worker of `holdfast work` has so many slots: --slots says so, some of its tasks need threads, or all are async.
+SlotsFrom = Literal["option", "threads", "async"]
+DEFAULT_SLOTS: Mapping[str, str] = {"threads": "default for threads", "async": "default for async tasks"}
+
+
 class RunnerView(Struct, frozen=True, kw_only=True):
     """One runner process."""
 
@@ -53,6 +58,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     name: str = ""  # what people call it (`--name`)
     catch_all: bool = False  # it takes jobs of tasks that it does not have, too
     priority: tuple[int, int] | None = None  # the lowest and highest priority of the jobs it takes; None: all
+    slots_from: str = ""  # a SlotsFrom; empty: an embedded worker
 
     def knows(self, task: str) -> bool | None:
         """Whether it has the task; None if it does not say."""
@@ -84,6 +90,7 @@ def draw(
     name: str = "",
     catch_all: bool = False,
     priority: tuple[int, int] | None = None,
+    slots_from: str = "",
 ) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
@@ -96,6 +103,7 @@ def draw(
         name=name[:TASK_CHARS_MAX],
         catch_all=catch_all,
         priority=priority,
+        slots_from=slots_from,
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,16 @@ from holdfast.worker.processes.process_worker import likely_scheme
 from holdfast.worker.processes.spawner import Plan
 
 NEVER = "asyncio ssl subprocess ctypes difflib tempfile zipfile importlib.resources redis psycopg rich click cronsim"
+PRODUCER = """
+    app backends clock codec context durable edges errors events headers hooks job lazy letters lifecycle logs names
+    named_task observer operator options options.checks options.grouped options.special options.tasks options.workers
+    placeholders producer queries queries.language queries.matching queries.pages rates records results retry rollups
+    schedules steps store_thread task task_settings unique_keys worker_commands worker_status
+"""
+FEATURES = """
+    batches bulk children eager flows pull replay cron.api metrics otel inspection mover testing redact
+    worker.runner.batches backends.sqlite.steps
+"""
 ENQUEUE = """
 import sys
 from holdfast import Holdfast
@@ -53,9 +64,37 @@ def test_a_producer_on_sqlite_enqueues_without_asyncio(tmp_path: Path) -> None:
     assert verbs == {"backend", "codec", "connection", "enqueue", "fork", "groups", "schema", "wakeups"}
 
 
+def test_a_producer_on_sqlite_imports_no_feature_that_it_does_not_use(tmp_path: Path) -> None:
+    """A module that joins this list costs every producer: import it lazily (`lazy.py`) if most do without."""
+    found = {name for name in imported(ENQUEUE, f"sqlite:///{tmp_path}/jobs.db") if name.startswith("holdfast.")}
+    stores = {name for name in found if name.startswith("holdfast.backends.")}
+    assert {name.removeprefix("holdfast.") for name in found - stores} <= set(PRODUCER.split())
+    assert {name.removeprefix("holdfast.backends.") for name in stores if ".sqlite" not in name} == {
+        *("caller_connections", "contract", "formulas", "fragments", "paging", "reader", "seals", "urls")
+    }
+
+
+@pytest.mark.parametrize("feature", FEATURES.split())
+def test_features_are_modules_that_exist(feature: str) -> None:
+    assert importlib.util.find_spec(f"holdfast.{feature}") is not None
+
+
 def test_a_runner_imports_neither_the_keeper_nor_the_command_line() -> None:
     found = imported("import holdfast.cli.runner_main")
-    assert found & {"click", "rich", "cronsim", "tempfile", "holdfast.worker.keeper.keeper"} == set()
+    assert (
+        found & {"click", "rich", "cronsim", "tempfile", "ctypes", "sqlite3", "holdfast.worker.keeper.keeper"} == set()
+    )
+    assert found & {f"holdfast.{name}" for name in FEATURES.split()} == set()
+
+
+def test_a_keeper_imports_its_own_store_and_no_feature_of_handlers() -> None:
+    found = imported(
+        "import holdfast.cli.work, holdfast.worker.processes.process_worker as worker; worker.import_engine('sqlite')"
+    )
+    assert found & {"secrets", "rich", "redis", "psycopg", "holdfast.app", "holdfast.worker.runner.attempt"} == set()
+    assert found & {f"holdfast.{name}" for name in FEATURES.split()} == {
+        "holdfast.cron.api"
+    }  # every keeper fires ticks
 
 
 def test_the_keeper_starts_a_runner_before_it_imports_its_engine_and_the_store() -> None:

@@ -308,7 +308,7 @@ async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a
     monkeypatch.setattr(spawner, "backoff", backoff)
     monkeypatch.setattr(pool.spawner, "start", lambda *, dedicated=False: started.append(dedicated))
     own = pool.spawner
-    hello = protocol.Hello(protocol.VERSION, 1, "memory://", Declared(), [], [], 0)
+    hello = protocol.Hello(protocol.VERSION, 1, "memory://", Declared(), [], [], 0, 10, "option")
     for tag in (1, 2, 3):
         runner = ready_runner(pool, tag)
         runner.hello, runner.ended = hello, (0, guard.OWN)

@@ -117,7 +117,7 @@ async def test_the_keeper_knows_its_timeout_and_policy_for_any_name() -> None:
     pool = Pool(Plan(app="shop:app"), SystemClock(), Reports(), Signals())
     runner = RunnerProcess(Nobody(), 1, 4, dedicated=False)
     runner.handed_over()
-    runner.hello, runner.stage = hello(app, "memory://", 1), Stage.READY
+    runner.hello, runner.stage = hello(app, "memory://", 1, 10, "option"), Stage.READY
     try:
         pool.on_ready(runner)
         assert pool.knows("anything") and pool.catches_all and set(pool.task_names()) == {"known", "rest"}

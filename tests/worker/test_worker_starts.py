@@ -102,7 +102,7 @@ async def test_a_killed_attempt_ends_the_same_way_if_no_runner_is_there_to_decid
     @app.task(name="t", timeout=1.0, on_timeout="bury", retry=5)
     def task() -> None: ...
 
-    [facts] = hello(app, "memory://", 1).tasks
+    [facts] = hello(app, "memory://", 1, 10, "option").tasks
     pool.facts = {"t": facts}
     ended: list[object] = []
     pool.signals.post = ended.extend  # type: ignore[method-assign, assignment]

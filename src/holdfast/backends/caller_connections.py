@@ -6,7 +6,6 @@ module imports none and executes no statement.
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from ..records import NewJob
 Library = Literal["sqlite3", "psycopg", "asyncpg", "sqlalchemy", "django", "unknown"]
 
 _KNOWN: tuple[tuple[str, str, Library, bool], ...] = (
+    ("sqlite3", "Connection", "sqlite3", False),
     ("psycopg", "Connection", "psycopg", False),
     ("psycopg", "AsyncConnection", "psycopg", True),
     ("asyncpg", "Connection", "asyncpg", True),  # also those of its pools
@@ -50,8 +50,6 @@ def recognise(connection: Any) -> Caller:
     """The kind of connection, by the driver classes that are already imported."""
     kind = type(connection)
     name = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
-    if isinstance(connection, sqlite3.Connection):
-        return Caller("sqlite3", False, name)
     for module, wanted, library, is_async in _KNOWN:
         found = getattr(sys.modules.get(module), wanted, None)
         if isinstance(found, type) and isinstance(connection, found):

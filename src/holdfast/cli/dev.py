@@ -31,7 +31,7 @@ GRACE_SECONDS = 5.0
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="Port of the dashboard.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
 @click.option("--url", "-u", metavar="URL", help="Use this store instead of the app's.")
-@click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs, over all runners. [10 per runner]")
+@click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs. [10; 100 if all tasks are async]")
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
 def dev(app: str, port: int, app_dir: str, url: str | None, slots: int | None, opens: bool | None) -> int:
     """Run a worker that reloads changed code, and the dashboard beside it, until Ctrl-C.

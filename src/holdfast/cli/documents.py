@@ -201,7 +201,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
             started_at=iso(worker.started_at),
             renewed_at=iso(worker.renewed_at),
         ),
-        **_document(status, "paused batches catch_all priority name"),
+        **_document(status, "slots_from paused batches catch_all priority name"),
         "runners": msgspec.to_builtins(status.runners),
         "runners_left_out": status.left_out,
     }

@@ -24,7 +24,7 @@ from ..errors import StartupFailed
 from ..worker.processes import protocol
 from ..worker.processes.guard import FIRST_FD
 from ..worker.processes.protocol import BeginFlags
-from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps
+from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps, slots_for
 from ..worker.runner.log_capture import LogCapture
 from ..worker.runner.output import capture_output
 from .app_import import import_app, import_modules
@@ -49,14 +49,14 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
-        ready = hello(app, app.url, app.result_bytes_max)
+        ready = hello(app, app.url, app.result_bytes_max, *slots_for(app, setup.slots, setup.queues))
     except BaseException as error:  # whatever the user's code raises while loading: the keeper reports it, once
         if os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exc()
         sock.sendall(protocol.pack([_refusal(setup.app, error)]))
         return Exit.IMPORT_FAILED
     with logs_on_stderr(setup.log_level, setup.log_format, _own_log() if setup.dedicated else None), LogCapture():
-        return _run(_serve(app, partial(RunnerEndpoint, app, setup, begin_flags, ended), ready, sock))
+        return _run(_serve(app, partial(RunnerEndpoint, app, setup, ready.slots, begin_flags, ended), ready, sock))
 
 
 def _own_log() -> TextIO:

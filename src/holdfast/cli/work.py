@@ -16,7 +16,8 @@ import click
 from .. import __version__
 from ..backends import parse_url
 from ..names import nearest
-from ..options import SLOTS_DEFAULT, LogJobs, QueueOrder, WorkerOptions
+from ..options import LogJobs, QueueOrder, WorkerOptions
+from ..worker_status import DEFAULT_SLOTS
 from .exits import CommandFailed, Exit
 from .log_output import FORMATS, LEVELS, logs_on_stderr
 from .output import Printer
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     "--concurrency",
     type=click.IntRange(1),
     metavar="N",
-    help="Concurrent jobs, over all runners. [10 per runner]",
+    help="Concurrent jobs, over all runners. [10 per runner; 100 if all tasks are async]",
 )
 @click.option("--prefetch", type=Prefetch(), metavar="auto|N", help="Jobs a runner may hold beyond its slots. [auto]")
 @click.option(
@@ -120,17 +121,18 @@ def work(
     from ..worker.processes.process_worker import ProcessWorker
     from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
 
-    served, health = read_queues(queues), read_address(health_port)
+    served, health, metrics = read_queues(queues), read_address(health_port), _metrics(metrics_host, metrics_port)
     _check(url, start_timeout, timeout)
     runners, level = runners or os.cpu_count() or 1, log_level or ("debug" if verbose else "info")
-    options = _options(queues=served, slots=slots or SLOTS_DEFAULT * runners, **settings)
+    options = _options(queues=served, slots=slots, **settings)
     plan = Plan(
         app=app,
         app_dir=app_dir,
         imports=imports,
         url=url,
-        runners=min(runners, options.slots),
-        slots=options.slots,
+        runners=runners if slots is None else min(runners, slots),
+        slots=slots,
+        queues=options.queues,
         prefetch=prefetch,
         isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
         grace=options.grace,
@@ -141,12 +143,11 @@ def work(
         log_format=log_format,
         timeout=timeout,
     )
-    metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     printer, stores = Printer(as_json=as_json), list[str]()  # the store, once a runner has reported which it is
 
-    def announce(hello: Hello) -> None:
+    def announce(hello: Hello, slots: int) -> None:
         stores.append(parse_url(hello.url).safe_url)
-        _announce(printer, hello, plan, served)
+        _announce(printer, hello, plan, slots, served)
 
     with logs_on_stderr(level, log_format):
         try:
@@ -158,7 +159,9 @@ def work(
     return Exit.DONE
 
 
-def _metrics(host: str, port: int) -> Metrics:
+def _metrics(host: str, port: int | None) -> Metrics | None:
+    if port is None:
+        return None
     from ..metrics import worker_text  # raises if the extra is not installed
     from ..worker.processes.process_worker import Metrics
 
@@ -221,10 +224,11 @@ def read_address(text: str | None) -> tuple[str, int] | None:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _announce(printer: Printer, hello: Hello, plan: Plan, served: dict[str, int | None] | None) -> None:
+def _announce(printer: Printer, hello: Hello, plan: Plan, slots: int, served: dict[str, int | None] | None) -> None:
     known = {task.queue for task in hello.tasks}
     store = parse_url(hello.url).safe_url
-    size = f"{counted(plan.runners, 'runners')}, {counted(plan.slots, 'slots')}"
+    why = DEFAULT_SLOTS.get(hello.slots_from)
+    size = f"{counted(plan.runners, 'runners')}, {counted(slots, 'slots')}{f': {why}' if why else ''}"
     who = f"holdfast {__version__}: working for {plan.app} (pid {os.getpid()}, {size})"
     printer.note(f"{who}, {counted(len(hello.tasks), 'tasks')}, store {store}")
     for queue in served or ():

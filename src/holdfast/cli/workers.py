@@ -14,7 +14,7 @@ import click
 from ..errors import JobNotFound
 from ..records import WorkerRecord
 from ..worker_commands import ANSWER_WITHIN_SECONDS
-from ..worker_status import RunnerView, WorkerStatus, read
+from ..worker_status import DEFAULT_SLOTS, RunnerView, WorkerStatus, read
 from .documents import worker_document
 from .exits import CommandFailed, Exit
 from .operate import me
@@ -62,6 +62,7 @@ def _worker_row(worker: WorkerRecord, now: float, status: WorkerStatus) -> tuple
     notes = ["paused"] if status.paused else []
     notes += [f"priority {status.priorities}"] if status.priorities else []
     notes += ["takes unknown tasks"] if status.catch_all else []
+    notes += ["slots: " + DEFAULT_SLOTS["async"]] if status.slots_from == "async" else []
     notes += [f"batches of {most}: {task}" for task, most in status.batches.items()]
     return (
         f"{worker.id} ({status.name})" if status.name else worker.id,

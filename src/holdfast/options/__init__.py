@@ -24,7 +24,7 @@ from .tasks import (
     order_number,
     serial_group,
 )
-from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, LogJobs, OnFence, Priorities, QueueOrder, WorkerOptions
+from .workers import LEASE_DEFAULT, SLOTS_ASYNC, SLOTS_DEFAULT, LogJobs, OnFence, Priorities, QueueOrder, WorkerOptions
 
 __all__ = [
     "ARGS_BYTES_MAX",
@@ -35,6 +35,7 @@ __all__ = [
     "NO_KEY",
     "RESET",
     "RESULT_BYTES_MAX",
+    "SLOTS_ASYNC",
     "SLOTS_DEFAULT",
     "UNLIMITED",
     "Chooser",

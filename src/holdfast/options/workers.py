@@ -6,6 +6,7 @@ Created by `app.work` and by `holdfast work`, read by every part of the engine. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, get_args
@@ -21,6 +22,7 @@ LogJobs = Literal["none", "failures", "all"]
 Priorities = int | str | tuple[int, int]  # one priority, "0..10", or the lowest and the highest
 
 SLOTS_DEFAULT: Final = 10
+SLOTS_ASYNC: Final = 100  # of a runner of `holdfast work` whose tasks are all async
 LEASE_DEFAULT: Final = 30.0
 WEIGHT_MAX: Final = 1000
 _SWEEP_OFF = (None, 0, False)
@@ -112,6 +114,12 @@ class WorkerOptions:
         put(self, "log_jobs", None if log_jobs is None else one_of(log_jobs, "log_jobs=", get_args(LogJobs)))
         put(self, "name", check_name(name, "worker name") if name else "")
         _check_order(self)
+
+    def with_slots(self, slots: int) -> WorkerOptions:
+        """The same with another number of slots."""
+        other = copy(self)
+        object.__setattr__(other, "slots", slots)
+        return other
 
 
 def _sweep_every(value: Duration | Literal["auto"] | None, renew_every: float) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -347,7 +347,7 @@ class PostgresBackend(Backend):
             "settlements": told.others,
             "releases": encoded(releases) if releases else "[]",
             "request": None if request is None else encoded(request),
-            "nonce": secrets.token_hex(8),
+            "nonce": os.urandom(8).hex(),
             "now": now,
         }
         clock = asyncio.get_running_loop().time

@@ -7,7 +7,7 @@ what was leased. In a store without limits and rates it reads none.
 
 from __future__ import annotations
 
-import secrets
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -496,7 +496,7 @@ class Draw:
 
     def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any], *, chained: bool = False) -> None:
         tx, request = self._tx, self._request
-        fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
+        fence, nonce = tx.ticks(len(rows)), os.urandom(8).hex()
         values = {
             "fence": fence,
             "nonce": nonce,

@@ -9,7 +9,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -87,7 +87,13 @@ def is_time(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and _EARLIEST <= value <= _LATEST
 
 
-command_of = msgspec.json.Decoder(Command).decode
+def decoder(kind: type[T]) -> Callable[[Any], T]:
+    """What decodes JSON as this type. It is built at the first use: a producer reads none of them."""
+    made = cache(lambda: msgspec.json.Decoder(kind).decode)
+    return lambda value: made()(value)
+
+
+command_of = decoder(Command)
 
 
 def state_of(text: str) -> State:
@@ -151,13 +157,13 @@ SQL = load_statements(__package__, FILES)
 Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override or a flow applies to
 
 encoded = msgspec.json.Encoder().encode  # as bytes; a statement that takes a whole list needs it as text
-_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
-_marks = msgspec.json.Decoder(tuple[Mark, ...]).decode
-_deaths = msgspec.json.Decoder(tuple[PastDeath, ...]).decode
-_failure = msgspec.json.Decoder(Failure).decode
-_revival = msgspec.json.Decoder(Revival).decode
-_rate = msgspec.json.Decoder(Rate).decode
-entry_of = msgspec.json.Decoder(CronEntry).decode
+_failures = decoder(tuple[Failure, ...])
+_marks = decoder(tuple[Mark, ...])
+_deaths = decoder(tuple[PastDeath, ...])
+_failure = decoder(Failure)
+_revival = decoder(Revival)
+_rate = decoder(Rate)
+entry_of = decoder(CronEntry)
 
 
 def logical_name(job_id: str, queue: str, task: str, key: str | None) -> str:

@@ -44,6 +44,13 @@ class Commands:
         self._taken: dict[str, tuple[str, bool] | None] = {}  # by id: None while it is carried out, then its answer
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def change_slots(self, most: int) -> None:
+        """Reloaded code has another default: use all of these slots, unless an operator chose fewer."""
+        if most != self._slots_max:
+            slots = most if self._ledger.slots == self._slots_max else min(self._ledger.slots, most)
+            self._slots_max = most
+            self._use(slots)
+
     def obey(self, worker: str, commands: Sequence[Command]) -> None:
         """Carry out those that are new; answer those again whose answer was not stored."""
         for command in commands:
@@ -101,10 +108,13 @@ class Commands:
     def _resize(self, slots: int) -> str:
         if not 1 <= slots <= self._slots_max:
             raise Refused(f"it was started with {self._slots_max} slots and can use 1 to {self._slots_max} of them.")
-        self._ledger.resize(slots)
+        self._use(slots)
+        return f"{slots} slots"
+
+    def _use(self, slots: int) -> None:
+        self._ledger.slots = slots
         self._set_slots(slots)
         self._signals.claim_again()
-        return f"{slots} slots"
 
     async def _stacks(self) -> str:
         try:

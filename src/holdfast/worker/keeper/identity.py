@@ -8,7 +8,6 @@ alive; its lease then expires by itself.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Iterable
@@ -64,7 +63,7 @@ def pid_namespace() -> str:
 
 def _new_id() -> str:
     # The start time in clock ticks since boot proves that a pid was reused, whatever the wall clock did meanwhile.
-    return f"{secrets.token_hex(8)}-{_start_ticks(os.getpid()) or 0:x}"
+    return f"{os.urandom(8).hex()}-{_start_ticks(os.getpid()) or 0:x}"
 
 
 def _process_gone(worker: WorkerRecord) -> bool:

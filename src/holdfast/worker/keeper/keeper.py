@@ -70,10 +70,10 @@ class Keeper:
         runners.name, runners.priority = options.name, options.priority
         store = self._store = StoreClient(backend, clock, options.call_timeout, meter)
         ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
-        commands = Commands(
+        self._commands = Commands(
             store, runners, signals, ledger, options.slots, set_slots=self._use_slots, stop=self.ask_to_stop
         )
-        self._renewal = LeaseRenewer(store, runners, signals, ledger, options, queues, commands.obey)
+        self._renewal = LeaseRenewer(store, runners, signals, ledger, options, queues, self._commands.obey)
         self._unknown = UnknownTasks(store, runners, unknown_delay)
         self._declarations = Declarations(declared, store, runners, signals, self._unknown)
         self._report_writer = ReportWriter(reports, store, runners, signals)
@@ -149,8 +149,9 @@ class Keeper:
         at = {"renew": self._renewal.sent, **self._sweeper.swept_at} if self._renewal.registered else {}
         return {what: max(0.0, self._store.clock.steady() - then) for what, then in at.items()}
 
-    def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
-        """Switch to the queues and declarations of reloaded code. Call it on the keeper's loop."""
+    def serve(self, queues: tuple[str, ...], declared: Declared, slots: int) -> None:
+        """Switch to the queues, declarations and slots of reloaded code. Call it on the keeper's loop."""
+        self._commands.change_slots(slots)
         if set(queues) != set(self._queues):
             self._queues = queues
             self._exchange.serve(queues)

@@ -336,19 +336,16 @@ class Ledger:
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
         self._bytes_limit = AdaptiveLimit(BATCH_BYTES_MAX, BATCH_BYTES_MIN)
-        self._slots, self._slots_by_queue, self._slots_by_task = slots, slots_by_queue, slots_by_task or {}
+        self.slots = slots  # may change; handlers in slots that are no longer used are not interrupted
+        self._slots_by_queue, self._slots_by_task = slots_by_queue, slots_by_task or {}
 
     @property
     def unsent(self) -> bool:
         return bool(self.settlements or self.releases)
 
-    def resize(self, slots: int) -> None:
-        """Use another number of slots from now on; those that are busy are not interrupted."""
-        self._slots = slots
-
     def spare(self, queued: int) -> int:
         """Slots that are free, if `queued` of the jobs wait for one; below 0: more are taken than should be."""
-        return self._slots - len(self.busy) + queued + self.chains.behind + self.together.behind
+        return self.slots - len(self.busy) + queued + self.chains.behind + self.together.behind
 
     def free_by_queue(self) -> Mapping[str, int]:
         """Free slots of queues with their own cap."""

@@ -408,6 +408,7 @@ class Runners(ABC):
         self.worker = ""  # the worker's id
         self.name = ""  # the worker's name
         self.priority: tuple[int, int] | None = None  # of the jobs it takes
+        self.slots_from = ""  # why it has as many slots, see WorkerStatus
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.catches_all = False  # a task of this code gets the jobs of unknown ones
         self.broken = False  # no job can be run any more
@@ -527,6 +528,7 @@ class Runners(ABC):
             name=self.name,
             catch_all=self.catches_all,
             priority=self.priority,
+            slots_from=self.slots_from,
         )
 
     @abstractmethod

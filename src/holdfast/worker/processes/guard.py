@@ -12,7 +12,6 @@ stopped; and the parent-death signal, which then kills its runners, even if they
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -62,21 +61,8 @@ _HIGH_FD = 200
 _NOT_STARTED = 127
 
 
-class _Span(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Timer(ctypes.Structure):
-    _fields_ = (("every", _Span), ("at", _Span))
-
-
-class _Event(ctypes.Structure):  # struct sigevent: value, signal, notification method, padding
-    _fields_ = (
-        ("value", ctypes.c_void_p),
-        ("signo", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("rest", ctypes.c_int * 12),
-    )
+_TIMER = struct.Struct("@4l")  # struct itimerspec: interval and time, each in seconds and nanoseconds
+_EVENT = struct.Struct("@P14i")  # struct sigevent: value, signal, notification method, padding
 
 
 def now() -> float:
@@ -84,10 +70,10 @@ def now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _timer(at: float) -> _Timer:
+def _timer(at: float) -> bytes:
     """One-shot timer at an absolute time; 0 disarms it."""
     whole = int(at)
-    return _Timer(_Span(0, 0), _Span(whole, int((at - whole) * 1e9)))
+    return _TIMER.pack(0, 0, whole, int((at - whole) * 1e9))
 
 
 class Kernel:
@@ -96,15 +82,18 @@ class Kernel:
     def __init__(self) -> None:
         self.linux = sys.platform == "linux"
         self.alarm_fd = -1
-        self._fuse: ctypes.c_void_p | None = None
+        self._fuse: object = None  # the timer that kills this process
         if not self.linux:
             return
+        import ctypes  # only the guard itself needs it: runners and keepers import this module, too
+
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._rt = self._libc if hasattr(self._libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
         self.alarm_fd = self._libc.timerfd_create(_BOOTTIME, os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ulong = ctypes.c_ulong
         fuse = ctypes.c_void_p()
-        event = _Event(None, signal.SIGKILL, 0)
-        if self._rt.timer_create(_BOOTTIME, ctypes.byref(event), ctypes.byref(fuse)) == 0:
+        event = _EVENT.pack(0, signal.SIGKILL, *[0] * 13)
+        if self._rt.timer_create(_BOOTTIME, event, ctypes.byref(fuse)) == 0:
             self._fuse = fuse
 
     @property
@@ -113,17 +102,17 @@ class Kernel:
 
     def prctl(self, option: int, value: int) -> None:
         if self.linux:
-            self._libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+            self._libc.prctl(option, self._ulong(value), 0, 0, 0)
 
     def wake_at(self, at: float) -> None:
         """Make alarm_fd readable at that time, even if the machine was suspended meanwhile."""
         if self.alarm_fd >= 0:
-            self._libc.timerfd_settime(self.alarm_fd, 1, ctypes.byref(_timer(at)), None)
+            self._libc.timerfd_settime(self.alarm_fd, 1, _timer(at), None)
 
     def die_at(self, at: float) -> None:
         """Have the kernel kill this process at that time, running or stopped; 0 disarms."""
         if self._fuse is not None:
-            self._rt.timer_settime(self._fuse, 1, ctypes.byref(_timer(at)), None)
+            self._rt.timer_settime(self._fuse, 1, _timer(at), None)
 
 
 class Runner:

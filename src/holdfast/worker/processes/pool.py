@@ -398,6 +398,7 @@ class Pool(Runners):
             self.catches_all = self.catch_all is not None
             self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
+            self.slots_from = hello.slots_from
             self.limited = limited_by(hello.declared)
             self.batches = batch_plan(task.batching for task in hello.tasks)
             self.group_prefetch = self.batches.unchained(prefetches(hello.declared.queues))

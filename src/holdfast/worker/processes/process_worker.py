@@ -63,7 +63,7 @@ class ProcessWorker:
         options: WorkerOptions,
         *,
         clock: Clock | None = None,
-        announce: Callable[[protocol.Hello], None] = lambda hello: None,
+        announce: Callable[[protocol.Hello, int], None] = lambda hello, slots: None,
         reload: bool = False,
         health: tuple[str, int] | None = None,
         metrics: Metrics | None = None,
@@ -100,7 +100,7 @@ class ProcessWorker:
 
                 if hello is None:
                     return Drained(0, 0, 0)
-                self._announce(hello)
+                self._announce(hello, self._slots(hello))
                 keeper = self._keeper = self._make_keeper(hello, pool, reports)
                 if self._stops_before_start:
                     keeper.ask_to_stop(self._stops_before_start)
@@ -212,7 +212,7 @@ class ProcessWorker:
         return Keeper(
             backend=make_backend(address),
             declared=hello.declared,
-            options=self._options,
+            options=self._options.with_slots(self._slots(hello)),
             queues=queues,
             runners=pool,
             signals=pool.signals,
@@ -225,10 +225,14 @@ class ProcessWorker:
     def _queues(self, hello: protocol.Hello) -> tuple[str, ...]:
         return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
 
+    def _slots(self, hello: protocol.Hello) -> int:
+        """Over all runners: as many as was asked for, or so many times what one of them says."""
+        return self._plan.slots or hello.slots * self._plan.runners
+
     def _learn(self, hello: protocol.Hello) -> None:
-        """Apply a new runner's hello: its code may serve other queues and declare something else."""
+        """Apply a new runner's hello: its code may serve other queues, declare something else, need threads."""
         if self._keeper is not None:
-            self._keeper.serve(self._queues(hello), hello.declared)
+            self._keeper.serve(self._queues(hello), hello.declared, self._slots(hello))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

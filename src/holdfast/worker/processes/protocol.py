@@ -27,9 +27,10 @@ from ...errors import ConfigurationError
 from ...lifecycle import Settlement
 from ...options import OnTimeout
 from ...records import Lease, Release, SettlementWithJobs
+from ...worker_status import SlotsFrom
 from ..keeper.declare import Declared
 
-VERSION = 8
+VERSION = 9
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
@@ -58,7 +59,8 @@ class Setup(Frame, frozen=True, tag=1):
     app_dir: str
     imports: tuple[str, ...]
     url: str | None  # overrides the app's store
-    slots: int
+    slots: int | None  # None: as many as suit the tasks of `queues`
+    queues: tuple[str, ...] | None  # that the worker serves; None: those of its tasks
     dedicated: bool  # runs one job at a time, alone
     unknown_delay: float
     log_level: str
@@ -148,8 +150,8 @@ class TaskFacts(Struct, frozen=True, array_like=True):
 
 
 class Hello(Frame, frozen=True, tag=20):
-    """The app was imported: its store, its declarations, its tasks, the events it listens to, and the maximum size of
-    a result."""
+    """The app was imported: its store, its declarations, its tasks, the events it listens to, the maximum size of a
+    result, how many jobs this runner runs at once, and why."""
 
     version: int
     pid: int
@@ -158,6 +160,8 @@ class Hello(Frame, frozen=True, tag=20):
     tasks: list[TaskFacts]
     listens: list[str]
     result_bytes_max: int
+    slots: int
+    slots_from: SlotsFrom
 
 
 class Refused(Frame, frozen=True, tag=21):

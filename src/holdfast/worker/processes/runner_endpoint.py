@@ -13,7 +13,7 @@ import faulthandler
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,9 @@ from ...clock import read_steady
 from ...context import Context, Ended, Resources, Stop, Unknown
 from ...events import CALLBACKS_WITHIN_SECONDS, EVENTS
 from ...lifecycle import Settlement
+from ...options import SLOTS_ASYNC, SLOTS_DEFAULT
 from ...records import Lease, Release, SettlementWithJobs
+from ...worker_status import SlotsFrom
 from ..keeper.declare import declared_by
 from ..keeper.reports import Reports
 from ..runner.attempt import Runner
@@ -46,7 +48,27 @@ def listen_for_dumps(dump_fd: int) -> None:
     faulthandler.register(DUMP_SIGNAL, dump_fd, all_threads=True, chain=False)
 
 
-def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
+def slots_for(app: HostApp, chosen: int | None, queues: Sequence[str] | None) -> tuple[int, SlotsFrom]:
+    """How many jobs a runner of a worker for these queues (None: all) runs at once, and why so many.
+
+    A coroutine that waits costs little, a thread a stack and often a connection. So if nobody chose a number, it is
+    larger if no job that comes here needs a thread: all tasks of the served queues, and the catch-all, are async.
+    Isolated tasks do not count, as they run elsewhere. Batch handlers do: a slot of theirs holds many jobs.
+    """
+    if chosen is not None:
+        return chosen, "option"
+    served = [
+        task
+        for task in app.tasks.values()
+        if queues is None or task.defaults.queue in queues or task.defaults.catch_all
+    ]
+    here = [task for task in served if task.defaults.isolation != "process"]
+    if here and all(task.is_async and not task.is_batch for task in here):
+        return SLOTS_ASYNC, "async"
+    return SLOTS_DEFAULT, "threads"
+
+
+def hello(app: HostApp, url: str, result_bytes_max: int, slots: int, slots_from: SlotsFrom) -> protocol.Hello:
     """What the keeper must know about this app."""
     tasks = [
         protocol.TaskFacts(
@@ -68,7 +90,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
         for task in app.tasks.values()
     ]
     app._hooks.chain(app.tasks.values())  # raises if a middleware does not fit a task
-    facts = app._hub.names, result_bytes_max
+    facts = app._hub.names, result_bytes_max, slots, slots_from
     return protocol.Hello(protocol.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
 
@@ -79,6 +101,7 @@ class RunnerEndpoint(asyncio.BufferedProtocol):
         self,
         app: HostApp,
         setup: protocol.Setup,
+        slots: int,
         begin_flags: BeginFlags,
         on_end: Callable[[Context], None] | None = None,
         resources: Resources | None = None,
@@ -99,7 +122,7 @@ class RunnerEndpoint(asyncio.BufferedProtocol):
         self._runner = Runner(
             find_handler=app._find_handler,
             hub=app._hub,
-            slots=setup.slots,
+            slots=slots,
             reports=self._reports,
             hand_over=self._hand_over,
             unknown_delay=setup.unknown_delay,

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ... import logs
 from ...clock import Clock
 from ...context import TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS, bounded
+from ...options import SLOTS_ASYNC
 from ..keeper.store_client import backoff
 from . import guard, protocol
 from .guard_client import GuardClient
@@ -39,7 +40,8 @@ class Plan:
     imports: tuple[str, ...] = ()
     url: str | None = None
     runners: int = 1
-    slots: int = 10  # over all runners
+    slots: int | None = None  # over all runners; None: each says how many suit its tasks
+    queues: tuple[str, ...] | None = None  # that the worker serves; None: those of its tasks
     prefetch: int | None = None  # jobs each runner may hold beyond its slots; None: by their run times
     isolated: int = 4  # maximum number of dedicated runners, for jobs that run alone
     grace: float = 30.0
@@ -52,8 +54,8 @@ class Plan:
     timeout: float | None = None  # of tasks without one of their own
 
     @property
-    def slots_each(self) -> int:
-        return -(-self.slots // self.runners)
+    def slots_each(self) -> int | None:
+        return None if self.slots is None else -(-self.slots // self.runners)
 
 
 class RunnerRefused(Exception):
@@ -145,7 +147,8 @@ class RunnerSpawner:
         self._tags += 1
         plan = self.plan
         slots = 1 if dedicated else plan.slots_each
-        runner = self.runners[self._tags] = RunnerProcess(self, self._tags, slots, dedicated=dedicated)
+        most = SLOTS_ASYNC if slots is None else slots  # its hello says how many
+        runner = self.runners[self._tags] = RunnerProcess(self, self._tags, most, dedicated=dedicated)
         runner.send(
             protocol.Setup(
                 protocol.VERSION,
@@ -154,6 +157,7 @@ class RunnerSpawner:
                 plan.imports,
                 plan.url,
                 slots,
+                plan.queues,
                 dedicated,
                 plan.unknown_delay,
                 plan.log_level,
@@ -229,6 +233,7 @@ class RunnerSpawner:
     def on_frame(self, runner: RunnerProcess, frame: object) -> None:
         if isinstance(frame, protocol.Hello):
             runner.hello, runner.ready_at = frame, self._clock.steady()
+            runner.slots = min(runner.slots, frame.slots)
             self._failed_starts = 0
             if self._first is not None and not self._first.done():
                 self._first.set_result(frame)
