@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.backends.redis import long_bodies
+from holdfast.backends.redis import connection
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement
@@ -34,16 +34,16 @@ def _arguments(answer: Exchanged) -> dict[str, bytes]:
 
 def before_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> list[list[bytes]]:
     """Do this once, between a claim and the reading of its long bodies. Returns the ids that were read."""
-    ids_of, seen = long_bodies.ids_of, list[list[bytes]]()
+    left_out, seen = connection.left_out, list[list[bytes]]()
 
     def acting(reply: Sequence[Any]) -> list[bytes]:
-        found = ids_of(reply)
+        found = left_out(reply)
         if found and not seen:
             act()
         seen.append(found)
         return found
 
-    monkeypatch.setattr(long_bodies, "ids_of", acting)
+    monkeypatch.setattr(connection, "left_out", acting)
     return seen
 
 

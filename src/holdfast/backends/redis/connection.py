@@ -55,7 +55,6 @@ from .. import seals
 from ..connects import Pace, is_ready
 from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
-from . import long_bodies
 from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from .scripts import Script
@@ -213,7 +212,7 @@ class Call:
     replies: int
     whole: Callable[[], bytes] | None
     confirm: Confirmation | None
-    bodies: str | None  # the key of bodies that its reply may only name: they are read right after it
+    bodies: str | None = None  # the key of bodies that its reply may only name: they are read right after it
 
 
 @dataclass(slots=True)
@@ -419,8 +418,8 @@ class Connections:
             return answer
         if call.confirm is not None:
             call.confirm.check(await replies_to(connection, call.confirm.command, call.confirm.replies))
-        if call.bodies is not None and (ids := long_bodies.ids_of(answer)):
-            return long_bodies.joined(answer, await self._read_bodies(connection, call.bodies, ids))
+        if call.bodies is not None and (ids := left_out(answer)):
+            return joined(answer, await self._read_bodies(connection, call.bodies, ids))
         return answer
 
     async def _read_bodies(self, connection: AbstractConnection, key: str, ids: Sequence[bytes]) -> Sequence[Any]:
@@ -544,6 +543,27 @@ def last_of(answers: Sequence[Any]) -> Any:
         if isinstance(answer, ResponseError):
             raise answer
     return answers[-1]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The server hashes and copies every string that a script touches. So a claim returns a list with the id in place of a
+# long body (BODY_OR_NAME in lua/fragments.lua), which is read beside the script, on the same connection, in the same
+# call. The leases are made by then: if their bodies cannot be read, the call has no reply, and a repeat returns both.
+
+
+LEASES = 3  # their place in the reply of an exchange
+
+
+def left_out(reply: Sequence[Any]) -> list[bytes]:
+    """The ids of the jobs whose bodies are not in an exchange's reply."""
+    return [piece[0] for piece in reply[LEASES][1::2] if isinstance(piece, list)]
+
+
+def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
+    """The reply with those bodies. One that is gone by now belonged to a job that is, too: its lease is void."""
+    rest = iter(bodies)
+    pieces = [next(rest) if isinstance(piece, list) else piece for piece in reply[LEASES]]
+    return [*reply[:LEASES], pieces, *reply[LEASES + 1 :]]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

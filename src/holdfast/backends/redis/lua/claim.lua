@@ -7,7 +7,8 @@
 -- last field only for a stall. Its value is true for null, or the position in ARGV. A release is RELEASE. The request
 -- is REQUEST, or nil to settle only. The nonce makes tokens unguessable.
 -- Returns known (0 no, 1 yes, 2 yes, by the fast path), answers, packed recovered jobs, leases (record and body of
--- each; in place of a long body a list with the id, and the caller reads that body on the same connection); then the seal and the seconds of quiet time, if one of them kept the claim from leasing; then, after a claim,
+-- each; in place of a long body a list with the id, and the caller reads that body on the same connection);
+-- then the seal and the seconds of quiet time, if one of them kept the claim from leasing; then, after a claim,
 -- the seconds until the rate limit or slow-down that held it back allows a start, or ''; then how many of the leases,
 -- the last ones, are chained.
 -- Concurrency: a script runs alone; every write to a lease is fenced by its token.
@@ -308,14 +309,14 @@ function hf.claim_queue(queue, most, claim)
 end
 
 -- == part body_limits: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
--- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read. A long one is not
--- read here (BODY_OR_NAME), so all of it counts, its options, too.
+-- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read. A long one
+-- is not read here (BODY_OR_NAME), so all of it counts, its options, too.
 -- `body_max` in meta is at least the length of the longest body ever stored: if that many bytes fit for each job, no
 -- length is checked. A store created before it existed lacks it, and then every length is checked.
 -- lazy: built when a script first uses one of its names.
 
 local BODY_HEAD, HUGE = 9, 1e15 -- BODY_HEAD: bytes of a body without options and revival besides its arguments
-local BODY_LATER, BODIES_PASS_MAX = 8192, 131072 -- longer bodies are left to the caller, unless all take this at most
+local BODY_LATER, BODIES_PASS_MAX = 8192, 131072 -- longer bodies are left to the caller, if all take more than that
 local OPTIONS_SEEN_MAX = 4096 -- options are rarely longer; a body too long by more than this is not read to make sure
 
 -- Whether the claim may also hand out this job. The first job is allowed whatever its size.
@@ -324,7 +325,8 @@ function hf.fits(id, claim)
     local length = call('HSTRLEN', BODIES, id) - BODY_HEAD
     if not first and length - OPTIONS_SEEN_MAX > claim.bytes then return false end
     local body = BODY_OR_NAME(id)
-    local bytes = type(body) == 'table' and length or body and #body >= BODY_HEAD and math.min(struct.unpack('>I4', body), #body) or 0
+    local bytes = type(body) == 'table' and length
+        or body and #body >= BODY_HEAD and math.min(struct.unpack('>I4', body), #body) or 0
     if not first and bytes > claim.bytes then return false end
     claim.bytes, claim.bodies[id] = claim.bytes - bytes, body
     return true
