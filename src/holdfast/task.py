@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     from .batch_calls import AsyncBatch, Batch, Results
 
     class Untyped:
-        """What no annotation but Any and object takes. The overloads with it match a first parameter that has no
-        annotation, which a type checker would else take for a Context and drop."""
+        """Fits a first parameter without annotation, which a type checker would else take for a Context and drop."""
 
 # ----------------------------------------------------------------------------------------------------------------------
 # One call on its way to the store: its options, its group and key, and the job as stored. Arguments are inspected only
@@ -536,9 +535,8 @@ def _check_function(fn: object) -> FunctionType:
 class TaskDecorator(Generic[K]):
     """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type.
 
-    K is None, or what makes a batch handler's arguments: its task is called like that. One class for both, so that type
-    checkers which cannot tell them apart (`**settings: Any`) still know what a plain task is. No protocol: mypy would
-    compare all overloads of one with all of the other, again for each pair of them, for a minute."""
+    K is None, or what makes a batch handler's arguments. One class for both, so that type checkers which cannot tell them
+    apart (`**settings: Any`) still know what a plain task is. Not a protocol: mypy needs a minute to compare those."""
 
     __slots__ = ("_options", "_router")
 

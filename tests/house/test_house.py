@@ -187,7 +187,7 @@ def test_every_store_has_a_file_for_each_verb(folder: str) -> None:
 
 # What the functions of each version of the PostgreSQL schema were. The versions up to RELEASED never change.
 RELEASED = 3
-FUNCTIONS_OF_VERSION = {11: "3f8b42195b6f4b9c"}
+FUNCTIONS_OF_VERSION = {11: "6ca90f916db2fb06"}
 
 
 def test_the_functions_of_a_postgres_schema_version_do_not_change() -> None:
@@ -267,7 +267,7 @@ FOLDERS = [ROOT, *(ROOT / "backends" / store for store in ("sqlite", "postgres",
 def test_everything_that_the_page_of_rules_names_exists() -> None:
     """The page tells whoever changes a rule where it is written; its counts are those of its rows."""
     rows = [line.split("|")[1:-1] for line in PLACES.splitlines() if line.startswith("| ") and "`" in line]
-    assert len(rows) == 22
+    assert len(rows) == 23
     total = 0
     for rule, *cells, places in rows:
         named = 0

@@ -17,13 +17,14 @@ from holdfast.worker.processes.spawner import Plan
 
 NEVER = "asyncio ssl subprocess ctypes difflib tempfile zipfile importlib.resources redis psycopg rich click cronsim"
 PRODUCER = """
-    app backends clock codec context durable edges errors events headers hooks job lazy letters lifecycle logs names
-    named_task observer operator options options.checks options.grouped options.special options.tasks options.workers
-    placeholders producer queries queries.language queries.matching queries.pages rates records results retry rollups
-    schedules steps store_thread task task_settings unique_keys worker_commands worker_status
+    app backends clock codec context dead_copies dead_letters dependencies durable errors events headers hooks job lazy
+    lifecycle logs names named_task observer operator options options.checks options.families options.special
+    options.tasks options.workers placeholders producer queries queries.language queries.match queries.pages rates
+    records results retry rollups schedules steps store_thread task task_settings unique_keys worker_commands
+    worker_status
 """
 FEATURES = """
-    batches bulk children eager flows pull replay cron.api metrics otel inspection mover testing redact
+    batches bulk children eager flows leased_jobs step_replay cron.api metrics otel inspection mover testing redact
     worker.runner.batches backends.sqlite.steps
 """
 ENQUEUE = """

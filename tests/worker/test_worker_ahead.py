@@ -18,6 +18,7 @@ from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Exchanged, Lease, QueueRule, Release, TaskRule
 from holdfast.worker.keeper.declare import Declared
+from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
 from holdfast.worker.processes import protocol, spawner
@@ -554,6 +555,18 @@ async def test_a_claim_asks_for_more_where_no_limit_counts_it(
     widest = max(requests.seen, key=lambda request: request.most)
     assert widest.most == SLOTS + 30
     assert widest.most_by_queue == {"few": SLOTS} and widest.most_by_task == {"rare": SLOTS}
+
+
+async def test_one_claim_brings_many_jobs_to_a_worker_with_few_slots(
+    memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcessRunners, "in_processes", True)
+    monkeypatch.setattr(InProcessRunners, "ahead", lambda self, now: 2 * AHEAD_MAX)
+    requests = Requests(monkeypatch, await memory_app.store())
+    Bench(memory_app)
+    await memory_app.put(*[memory_app.tasks["coroutine"].bind() for _ in range(20)])
+    await memory_app.drain(slots=SLOTS)
+    assert max(request.most for request in requests.seen) == CLAIM_AHEAD_MIN
 
 
 async def test_a_job_that_must_run_at_most_once_never_waits(

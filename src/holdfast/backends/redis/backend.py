@@ -177,11 +177,10 @@ class RedisBackend(ShardVerbs):
         now: float | None,
         *values: Any,
         pieces: Sequence[bytes] = (),
-        urgent: bool = False,
-        confirm: bool = False,
+        **how: bool,
     ) -> list[Any]:
         self._check_open()
-        return await self._connections.run(SCRIPTS[verb], [now, *values], pieces, urgent=urgent, confirm=confirm)
+        return await self._connections.run(SCRIPTS[verb], [now, *values], pieces, **how)
 
     async def _answers(self, verb: str, now: float | None, named: list[Any]) -> list[Answer]:
         if not named:
@@ -331,6 +330,7 @@ class RedisBackend(ShardVerbs):
             skip_fast_path,
             pieces=values,
             confirm=bool(settlements),
+            long_bodies=True,
         )
         if request is not None:
             self._misses = 0 if known == FAST_PATH_TAKEN else self._misses + 1

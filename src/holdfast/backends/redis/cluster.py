@@ -450,6 +450,7 @@ class SlotConnections(Connections):
         replies: int = 1,
         whole: Callable[[], bytes] | None = None,
         confirm: Confirmation | None = None,
+        bodies: str | None = None,
     ) -> Any:
         """Send to the slot's node; resend after a temporary refusal, or to where a redirection points."""
         until = time.monotonic() + (self.call_timeout if verb not in PATIENCE else self._patience(verb))
@@ -457,7 +458,7 @@ class SlotConnections(Connections):
         while True:
             how: dict[str, Any] = {"writes": writes, "urgent": urgent, "replies": replies + asking}
             how["whole"] = _asking(whole) if asking and whole is not None else whole
-            how["confirm"] = confirm
+            how["confirm"], how["bodies"] = confirm, bodies
             try:
                 answer = await node.call(verb, ASKING + command if asking else command, **how)
                 self._away = False

@@ -173,7 +173,7 @@ def keep_inherited(something: Any) -> None:
 
 
 class Unconfirmed(Exception):
-    """A write is done, but too few replicas have it, or that is unknown."""
+    """A write is done, but too few replicas have it, or that is unknown, or the rest of its reply cannot be read."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -212,6 +212,7 @@ class Call:
     replies: int
     whole: Callable[[], bytes] | None
     confirm: Confirmation | None
+    bodies: str | None = None  # the key of bodies that its reply may only name: they are read right after it
 
 
 @dataclass(slots=True)
@@ -280,14 +281,16 @@ class Connections:
         *,
         urgent: bool = False,
         confirm: bool = False,
+        long_bodies: bool = False,
     ) -> list[Any]:
         """Run a script by its SHA1, or by its text if the server does not know it; raise if the script itself refuses.
 
         `values` are sent packed, `pieces` as they are, because the server's msgpack has text but no binary. `confirm`:
-        wait for replicas, if the store is configured to.
+        wait for replicas, if the store is configured to. `long_bodies`: read those that the reply only names.
         """
         command, whole = self.spelled(script, values, pieces)
         how: dict[str, Any] = {"confirm": self.confirmation} if confirm and self.confirmation is not None else {}
+        how["bodies"] = self.keys[KEY_NAMES.index("bodies")] if long_bodies else None
         reply = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole, **how)
         return accepted(reply)
 
@@ -325,11 +328,12 @@ class Connections:
         replies: int = 1,
         whole: Callable[[], bytes] | None = None,
         confirm: Confirmation | None = None,
+        bodies: str | None = None,
     ) -> Any:
         """Send a command and return the last of its replies. An urgent call does not queue behind others: if all
         connections are busy, it gets a new one."""
         self._adopt_loop()
-        call = Call(verb, command, writes, replies, whole, confirm)
+        call = Call(verb, command, writes, replies, whole, confirm, bodies)
         if urgent:
             return await self._ask(call)
         async with self._slot(verb):
@@ -410,9 +414,21 @@ class Connections:
                 raise
             answer = await converse(connection, whole(), replies)
         line.primary_at = now
-        if call.confirm is not None and not is_refusal(answer):
+        if is_refusal(answer):
+            return answer
+        if call.confirm is not None:
             call.confirm.check(await replies_to(connection, call.confirm.command, call.confirm.replies))
+        if call.bodies is not None and (ids := left_out(answer)):
+            return joined(answer, await self._read_bodies(connection, call.bodies, ids))
         return answer
+
+    async def _read_bodies(self, connection: AbstractConnection, key: str, ids: Sequence[bytes]) -> Sequence[Any]:
+        before = packed_command("ASKING") if self.of_cluster else b""  # as in confirmation_by
+        command = before + packed_command("HMGET", key, *ids)
+        found: Any = (await replies_to(connection, command, 2 if self.of_cluster else 1))[-1]
+        if isinstance(found, ResponseError):  # the leases are made: their arguments come with a repeat
+            raise Unconfirmed(f"the arguments of leased jobs cannot be read: {words_of(found)}")
+        return cast("list[Any]", found)
 
     # ------------------------------------------------------------------ connections
 
@@ -527,6 +543,27 @@ def last_of(answers: Sequence[Any]) -> Any:
         if isinstance(answer, ResponseError):
             raise answer
     return answers[-1]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The server hashes and copies every string that a script touches. So a claim returns a list with the id in place of a
+# long body (BODY_OR_NAME in lua/fragments.lua), which is read beside the script, on the same connection, in the same
+# call. The leases are made by then: if their bodies cannot be read, the call has no reply, and a repeat returns both.
+
+
+LEASES = 3  # their place in the reply of an exchange
+
+
+def left_out(reply: Sequence[Any]) -> list[bytes]:
+    """The ids of the jobs whose bodies are not in an exchange's reply."""
+    return [piece[0] for piece in reply[LEASES][1::2] if isinstance(piece, list)]
+
+
+def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
+    """The reply with those bodies. One that is gone by now belonged to a job that is, too: its lease is void."""
+    rest = iter(bodies)
+    pieces = [next(rest) if isinstance(piece, list) else piece for piece in reply[LEASES]]
+    return [*reply[:LEASES], pieces, *reply[LEASES + 1 :]]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ EARLY_WAIT_SECONDS_MAX = 0.05
 UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown tasks keeps waking this worker
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is not worth a shorter timer
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
+CLAIM_AHEAD_MIN = 200  # … and this many together with jobs claimed ahead, which run while the next claim is made
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
 AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait will last no longer than this
 AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
@@ -101,10 +102,11 @@ class ExchangeLoop:
         # Claim half the slots at a time: one half runs while the store settles and fills the other, so neither side
         # waits. In one process both sides would only alternate on the GIL, and each switch costs.
         least = CLAIM_JOBS_MIN if runners.in_processes or runners.batches.by_task else options.slots
-        self._claim_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
+        self._start_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
+        claim_most = max(self._start_most, CLAIM_AHEAD_MIN) if runners.in_processes else self._start_most
         self._exchanged_at = 0.0
         self._ahead_from = 0.0  # nothing is claimed ahead before this time
-        self._jobs_limit = AdaptiveLimit(self._claim_most)
+        self._jobs_limit = AdaptiveLimit(claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
         self._sweep_limit = AdaptiveLimit(CLAIM_SWEEP_MAX)
         self._begin_marks = BeginMarks(store, runners, signals, ledger, renewal, AdaptiveLimit(options.slots))
@@ -231,7 +233,7 @@ class ExchangeLoop:
         room = self._room_now()
         if self._runners.batches.by_task:
             room = self._batches.room(room, self._rotation.queues)
-        return min(self._jobs_limit.value, room)
+        return min(self._start_most, self._jobs_limit.value, room)
 
     def _room_now(self) -> int:
         return self._runners.room(max(0, self._ledger.spare(self._runners.queued())))

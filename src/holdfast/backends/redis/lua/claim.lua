@@ -7,7 +7,8 @@
 -- last field only for a stall. Its value is true for null, or the position in ARGV. A release is RELEASE. The request
 -- is REQUEST, or nil to settle only. The nonce makes tokens unguessable.
 -- Returns known (0 no, 1 yes, 2 yes, by the fast path), answers, packed recovered jobs, leases (record and body of
--- each); then the seal and the seconds of quiet time, if one of them kept the claim from leasing; then, after a claim,
+-- each; in place of a long body a list with the id, and the caller reads that body on the same connection);
+-- then the seal and the seconds of quiet time, if one of them kept the claim from leasing; then, after a claim,
 -- the seconds until the rate limit or slow-down that held it back allows a start, or ''; then how many of the leases,
 -- the last ones, are chained.
 -- Concurrency: a script runs alone; every write to a lease is fenced by its token.
@@ -19,13 +20,20 @@ local RETURNED_NOTHING = { counted = true, value = true }
 -- Returns the record and body of each lease.
 local function pieces_of(claim, packed)
     local rows, ids, pieces, n = claim.rows, {}, {}, #claim.rows
+    local reads = not claim.weighs and BODIES_PASS(n)
     for i = 1, n do ids[i] = rows[i][ID] end
     for from = 1, n, ARGUMENTS_MAX do
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
-        local bodies = not claim.weighs and call('HMGET', BODIES, unpack(ids, from, upto))
+        local bodies = reads and call('HMGET', BODIES, unpack(ids, from, upto))
         for i = from, upto do
             pieces[2 * i - 1] = packed and packed[ids[i]] or cpack(rows[i])
-            if bodies then pieces[2 * i] = bodies[i - from + 1] else pieces[2 * i] = claim.bodies[ids[i]] end
+            if bodies then
+                pieces[2 * i] = bodies[i - from + 1]
+            elseif claim.weighs then
+                pieces[2 * i] = claim.bodies[ids[i]]
+            else
+                pieces[2 * i] = BODY_OR_NAME(ids[i])
+            end
         end
     end
     return pieces
@@ -301,12 +309,14 @@ function hf.claim_queue(queue, most, claim)
 end
 
 -- == part body_limits: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
--- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read.
+-- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read. A long one
+-- is not read here (BODY_OR_NAME), so all of it counts, its options, too.
 -- `body_max` in meta is at least the length of the longest body ever stored: if that many bytes fit for each job, no
 -- length is checked. A store created before it existed lacks it, and then every length is checked.
 -- lazy: built when a script first uses one of its names.
 
 local BODY_HEAD, HUGE = 9, 1e15 -- BODY_HEAD: bytes of a body without options and revival besides its arguments
+local BODY_LATER, BODIES_PASS_MAX = 8192, 131072 -- longer bodies are left to the caller, if all take more than that
 local OPTIONS_SEEN_MAX = 4096 -- options are rarely longer; a body too long by more than this is not read to make sure
 
 -- Whether the claim may also hand out this job. The first job is allowed whatever its size.
@@ -314,8 +324,9 @@ function hf.fits(id, claim)
     local first = #claim.rows == 0
     local length = call('HSTRLEN', BODIES, id) - BODY_HEAD
     if not first and length - OPTIONS_SEEN_MAX > claim.bytes then return false end
-    local body = call('HGET', BODIES, id)
-    local bytes = body and #body >= BODY_HEAD and math.min(struct.unpack('>I4', body), #body) or 0
+    local body = BODY_OR_NAME(id)
+    local bytes = type(body) == 'table' and length
+        or body and #body >= BODY_HEAD and math.min(struct.unpack('>I4', body), #body) or 0
     if not first and bytes > claim.bytes then return false end
     claim.bytes, claim.bodies[id] = claim.bytes - bytes, body
     return true

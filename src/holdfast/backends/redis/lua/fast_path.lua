@@ -286,7 +286,7 @@ if not plain then break end
 
 local nonce = args.nonce
 local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
-local bodies = leased > 0 and call('HMGET', BODIES, unpack(taken))
+local bodies = leased > 0 and BODIES_PASS(leased) and call('HMGET', BODIES, unpack(taken))
 for i = 1, s do
     r = r + 2
     records[r - 1], records[r] = settled[i][ID], cpack(settled[i])
@@ -309,7 +309,8 @@ for i = 1, leased do
     local record = cpack(row)
     r = r + 2
     records[r - 1], records[r] = id, record
-    pieces[2 * i - 1], pieces[2 * i] = record, bodies[i]
+    pieces[2 * i - 1] = record
+    if bodies then pieces[2 * i] = bodies[i] else pieces[2 * i] = BODY_OR_NAME(id) end
 end
 local play = {}
 for i = 1, f do

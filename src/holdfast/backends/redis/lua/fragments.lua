@@ -100,6 +100,16 @@ row[CREATED_AT] + terms[TERMS_WINDOW]
 (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0 or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0)
 
+-- == fragment BODIES_PASS(number): whether the bodies of so many jobs pass through the script: all are short, or
+-- together they are not worth another trip.
+
+((tonumber(meta.body_max) or HUGE) <= BODY_LATER or number * (tonumber(meta.body_max) or HUGE) <= BODIES_PASS_MAX)
+
+-- == fragment BODY_OR_NAME(id): a job's body; of a long one its id in a list. The caller reads that one itself: what
+-- passes through a script is hashed and copied several times.
+
+call('HSTRLEN', BODIES, id) > BODY_LATER and { id } or call('HGET', BODIES, id)
+
 -- == fragment PLAIN(name): a name without ODD_BYTES as a part of an index member; others need hf.escape.
 
 name .. '\0'
