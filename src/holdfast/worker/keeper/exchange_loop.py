@@ -50,7 +50,7 @@ UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown task
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is not worth a shorter timer
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
-AHEAD_LEFT_SECONDS = 0.005  # make the next exchange while the runners' jobs last for this, and for twice its time
+AHEAD_LEFT_SECONDS = 0.0075  # make the next exchange while the runners' jobs last for this, and three times its length
 AHEAD_PACE_SECONDS = 0.02  # at most between exchanges while the runners have jobs that were claimed ahead
 SENDING_PACE_SECONDS = 0.01  # … while they have yet to read large ones
 AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
@@ -210,7 +210,7 @@ class ExchangeLoop:
         """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead, or have
         yet to read large ones: each exchange has its price, and a handler may want the processor."""
         began, steady, runners = self._exchanged_at, self._store.clock.steady, self._runners
-        left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 2 * runners.exchange_seconds)
+        left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
         if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
             self._signals.slot_free.clear()
             await self._set_within(pause, self._signals.slot_free)  # not by each outcome: that would cost as much
