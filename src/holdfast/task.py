@@ -535,8 +535,8 @@ def _check_function(fn: object) -> FunctionType:
 class TaskDecorator(Generic[K]):
     """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type.
 
-    K is None, or what makes a batch handler's arguments. One class for both, so that type checkers which cannot tell them
-    apart (`**settings: Any`) still know what a plain task is. Not a protocol: mypy needs a minute to compare those."""
+    K is None, or what makes a batch handler's arguments. One class for both, so that type checkers which cannot tell
+    them apart (`**settings: Any`) still know what a plain task is. No protocol: mypy takes a minute to compare those."""
 
     __slots__ = ("_options", "_router")
 

@@ -71,7 +71,7 @@ def test_a_producer_on_sqlite_imports_no_feature_that_it_does_not_use(tmp_path: 
     stores = {name for name in found if name.startswith("holdfast.backends.")}
     assert {name.removeprefix("holdfast.") for name in found - stores} <= set(PRODUCER.split())
     assert {name.removeprefix("holdfast.backends.") for name in stores if ".sqlite" not in name} == {
-        *("caller_connections", "contract", "formulas", "fragments", "paging", "reader", "seals", "urls")
+        *("caller_connections", "contract", "formulas", "fragments", "reader", "scan_pages", "seals", "urls")
     }
 
 

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -17,10 +18,13 @@ from holdfast.context import Ended, Stop
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Exchanged, Lease, QueueRule, Release, TaskRule
+from holdfast.worker.keeper import exchange_loop
 from holdfast.worker.keeper.declare import Declared
-from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN
+from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN, ExchangeLoop
+from holdfast.worker.keeper.lease_renewal import Ledger
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
+from holdfast.worker.keeper.store_client import StoreClient
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
@@ -353,8 +357,12 @@ def pool_of(runners: int, slots: int = 5, prefetch: int | None = None) -> Iterat
 
 
 def begin(runner: RunnerProcess, number: int) -> None:
+    begun_at(runner, number, 1.0)
+
+
+def begun_at(runner: RunnerProcess, number: int, at: float) -> None:
     for job in list(runner.jobs.values())[:number]:
-        assert runner.begin_flags.begin(job.flag, 1.0, 1)
+        assert runner.begin_flags.begin(job.flag, at, 1)
 
 
 def many(number: int, first: int = 0) -> list[Lease]:
@@ -391,6 +399,7 @@ async def test_how_many_may_wait_follows_the_run_times(prefetch: int | None, sec
         (0.1, 0.02, 5),
         (0.11, 5.0, 0),  # however long exchanges take, a job must not wait for so long
         (0.002, 0.05, 50),  # where several begin within 20 ms, there are no more
+        (0.0051, 0.002, 20),  # of the jobs that run, half has passed on average: the last begins after 20 ms
         (None, 0.05, 0),
     ],
 )
@@ -398,6 +407,58 @@ def test_where_exchanges_are_slow_each_slot_has_one_job_ahead(
     run_seconds: float | None, exchange_seconds: float, most: int
 ) -> None:
     assert ahead_by_time(5, run_seconds, exchange_seconds) == most
+
+
+async def test_jobs_that_have_ended_without_a_report_leave_room_for_others_and_time() -> None:
+    with pool_of(2, slots=1) as (pool, (one, other)):
+        pool._run_seconds = 0.005
+        one.give(many(5))
+        other.give(many(5, first=5))
+        assert pool.ahead(0) == 0 and pool.queued() == 8
+        begun_at(one, 3, now := pool._clock.steady())  # so two have ended
+        begun_at(other, 1, now)
+        assert (one.waits(0.005), other.waits(0.005)) == (2, 4)
+        assert pool.ahead(0) == 2 and pool.queued() == 8
+        assert one.lasts(0.005, now) == pytest.approx(3 * 0.005)
+        assert other.lasts(0.005, now + 0.002) == pytest.approx(5 * 0.005 - 0.002)
+        assert other.lasts(0.005, now + 1.0) == pytest.approx(4 * 0.005)  # a long job tells nothing about the next
+        assert 0.0 < pool.lasts() <= 3 * 0.005
+
+
+async def test_very_short_jobs_wait_by_what_their_runner_reported() -> None:
+    with pool_of(1, slots=1) as (pool, (runner,)):
+        pool._run_seconds = 0.0005
+        runner.give(many(3))
+        begun_at(runner, 3, pool._clock.steady())
+        assert runner.waits(0.0005) == 2
+        assert pool.lasts() == pytest.approx(2 * 0.0005)
+
+
+async def test_a_runner_with_a_free_slot_waits_for_nothing() -> None:
+    with pool_of(2, slots=1) as (pool, (one, _)):
+        pool._run_seconds = 0.005
+        one.give(many(4))
+        begun_at(one, 1, pool._clock.steady())
+        assert pool.lasts() == 0.0
+
+
+async def test_an_outcome_waits_for_no_other_where_nothing_was_claimed_ahead() -> None:
+    with pool_of(1, slots=2) as (pool, (runner,)):
+        pool._run_seconds = 5.0
+        runner.give(many(2))
+        begun_at(runner, 2, pool._clock.steady())
+        assert runner.lasts(5.0, pool._clock.steady()) > 0.0
+        assert pool.lasts() == 0.0
+
+
+async def test_the_end_of_a_runners_last_job_ends_the_collecting_of_outcomes() -> None:
+    with pool_of(1, slots=1) as (pool, (runner,)):
+        jobs = many(2)
+        runner.give(jobs)
+        for job, free in zip(jobs, (False, True), strict=True):
+            ended = Settlement(id=job.id, token=job.token, ending=Ending.SUCCEEDED)
+            pool.on_runner_frame(runner, protocol.Ended([ended], [], [], [], 0.005))
+            assert pool.signals.slot_free.is_set() is free
 
 
 async def test_run_times_are_learned_from_what_ends() -> None:
@@ -592,3 +653,23 @@ async def test_a_job_that_must_run_at_most_once_never_waits(
     drained = await memory_app.drain(slots=SLOTS)
     assert drained.succeeded == len(jobs) == 10
     assert waiting and set(waiting) == {0}
+
+
+async def test_outcomes_are_collected_until_a_slot_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_loop, "AHEAD_PACE_SECONDS", 60.0)
+    loop = ExchangeLoop.__new__(ExchangeLoop)
+    with pool_of(1, slots=1) as (pool, (runner,)):
+        loop._runners, loop._signals, loop._exchanged_at = pool, pool.signals, pool._clock.steady()
+        loop._store = cast("StoreClient", SimpleNamespace(clock=pool._clock))
+        loop._ledger = cast("Ledger", SimpleNamespace(ended=lambda batch: None))
+        pool._run_seconds = 30.0
+        runner.give(many(2))
+        collecting = asyncio.get_running_loop().create_task(loop._pace())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not collecting.done()
+        pool.signals.slot_free.set()
+        await asyncio.wait_for(collecting, 30.0)
+        runner.drop(many(1)[0].token)
+        runner.drop(many(2)[1].token)
+        await loop._pace()  # a slot is free: not at all

@@ -51,8 +51,9 @@ OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is 
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
 CLAIM_AHEAD_MIN = 200  # … and this many together with jobs claimed ahead, which run while the next claim is made
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
-AHEAD_LEFT_SECONDS = 0.005  # make the next exchange when the jobs that wait will last no longer than this
-AHEAD_PACE_SECONDS = 0.01  # between exchanges while the runners have jobs that were claimed ahead
+AHEAD_LEFT_SECONDS = 0.0075  # make the next exchange while the runners' jobs last for this, and three times its length
+AHEAD_PACE_SECONDS = 0.02  # at most between exchanges while the runners have jobs that were claimed ahead
+SENDING_PACE_SECONDS = 0.01  # … while they have yet to read large ones
 AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
 AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
 EXCHANGES_AVERAGED = 16  # how long an exchange takes is a mean over about this many
@@ -176,7 +177,7 @@ class ExchangeLoop:
         if self._unheard:
             if self._signals.abandon.is_set():
                 raise Abandoned
-            await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store keeps working meanwhile
+            await self._set_within(UNHEARD_AGAIN_SECONDS, self._signals.wake)  # the rest of the store works meanwhile
         return True
 
     def _take_in_ended(self) -> None:
@@ -210,19 +211,21 @@ class ExchangeLoop:
     async def _pace(self) -> None:
         """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead, or have
         yet to read large ones: each exchange has its price, and a handler may want the processor."""
-        until, steady = self._exchanged_at + AHEAD_PACE_SECONDS, self._store.clock.steady
-        if (pause := min(self._runners.lasts() - AHEAD_LEFT_SECONDS, until - steady())) > 0:
-            await asyncio.sleep(pause)  # not woken by each outcome: that would cost as much
+        began, steady, runners = self._exchanged_at, self._store.clock.steady, self._runners
+        left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
+        if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
+            self._signals.slot_free.clear()
+            await self._set_within(pause, self._signals.slot_free)  # not by each outcome: that would cost as much
             self._take_in_ended()
-        while self._runners.sending() and (pause := until - steady()) > 0:
+        while runners.sending() and (pause := began + SENDING_PACE_SECONDS - steady()) > 0:
             self._signals.wake.clear()
-            await self._woken_within(pause)
+            await self._set_within(pause, self._signals.wake)
             self._take_in_ended()
 
-    async def _woken_within(self, seconds: float) -> None:
+    async def _set_within(self, seconds: float, event: asyncio.Event) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._signals.wake.wait()
+                await event.wait()
         except TimeoutError:
             pass
 

@@ -329,6 +329,7 @@ class Signals:
     def __init__(self) -> None:
         self.ended: deque[Ended] = deque()  # attempts that ended, for the exchange loop
         self.wake = asyncio.Event()  # the exchange loop has something to do
+        self.slot_free = asyncio.Event()  # a runner has ended its last job, while outcomes were being collected
         self.claim_due = True  # the last claim filled all slots, or jobs may have become claimable since
         self.alive_at = 0.0  # steady time of the exchange loop's last iteration or retry, for the watchdog
         self.status_changed = asyncio.Event()  # the lease renewal should publish the worker status soon
@@ -441,7 +442,7 @@ class Runners(ABC):
         return 0
 
     def lasts(self) -> float:
-        """For how many seconds the runners have jobs to begin, by the latest run times."""
+        """For how many seconds no slot will be free, by the latest run times: 0 if one is, or nothing is queued."""
         return 0.0
 
     def sending(self) -> bool:

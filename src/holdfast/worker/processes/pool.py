@@ -107,7 +107,10 @@ class Pool(Runners):
         return sum(self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True))
 
     def lasts(self) -> float:
-        return (self._run_seconds or 0.0) * min((one.queued / one.slots for one in self._ready()), default=0.0)
+        if not self.queued():  # nothing was claimed ahead: an outcome need not wait for others
+            return 0.0
+        seconds, now = self._run_seconds or 0.0, self._clock.steady()
+        return min((runner.lasts(seconds, now) for runner in self._ready()), default=0.0)
 
     def sending(self) -> bool:
         ready = self._ready()
@@ -119,7 +122,9 @@ class Pool(Runners):
     def _room_ahead(self, runner: RunnerProcess, share: int) -> int:
         """How many jobs may be added to those that wait in a runner that gets `share` jobs to start at once: none if it
         has slots left, as those would start, too."""
-        return runner.room_ahead(self._ahead_max(runner)) if share == runner.room else 0
+        if share != runner.room:
+            return 0
+        return runner.room_ahead(self._ahead_max(runner), self._run_seconds or 0.0)
 
     def _ahead_max(self, runner: RunnerProcess) -> int:
         """How many jobs may wait in a runner, by the latest run times unless the number is fixed."""
@@ -438,6 +443,8 @@ class Pool(Runners):
                 if runner.drop(end.token) is not None or self._failed_by_kill.pop(end.token, None) is not None:
                     batch.append(end)
         self._after(runner)
+        if runner.room:
+            self.signals.slot_free.set()
         self._end(batch)
 
     def _after(self, runner: RunnerProcess) -> None:

@@ -32,6 +32,8 @@ AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
 AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
 AHEAD_SECONDS_MAX = 0.1  # … where exchanges are slow, one per slot may take longer, but no longer than this
 AHEAD_EXCHANGES = 10  # a slot that waits for an exchange loses a tenth of the time of jobs that run for as long as this
+FLAGS_READ_SECONDS = 0.001  # of jobs shorter than this, what a runner reports tells enough about how many wait
+FLAGS_READ_MAX = 64  # … and of more jobs than this
 BATCHED_MAX = 4000  # jobs that it may hold besides the first of each batch
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
@@ -169,16 +171,35 @@ class RunnerProcess(asyncio.BufferedProtocol):
         """How many of its jobs wait there, for a slot or for the one before them in their chain."""
         return self.queued + self.chains.behind
 
+    def waits(self, run_seconds: float) -> int:
+        """How many of its jobs wait for a slot now, if jobs run so long: it may report ends after the next began."""
+        return max(0, self._units - max(self.slots, len(self._begun(run_seconds))))
+
+    def lasts(self, run_seconds: float, now: float) -> float:
+        """For how many seconds all its slots are taken, if jobs run for so long; 0 if one is free."""
+        if self._units < self.slots:
+            return 0.0
+        begun = self._begun(run_seconds)
+        left = begun[-self.slots] + run_seconds - now if len(begun) >= self.slots else 0.0  # of the first to end
+        return run_seconds * self.waits(run_seconds) / self.slots + max(0.0, left)
+
+    def _begun(self, run_seconds: float) -> list[float]:
+        """When its jobs began, of those that have, in about that order. None where flags tell too little for what it
+        costs to read them: many or very short jobs, which share exchanges anyway, and those in chains and batches."""
+        if run_seconds < FLAGS_READ_SECONDS or len(self.jobs) > FLAGS_READ_MAX or self.chains.of or self.together.of:
+            return []
+        return [at for job in self.jobs.values() if (at := self.begun(job))]
+
     @property
     def chained_room(self) -> int:
         """How many chained jobs it could take."""
         return len(self._chain_flags)
 
-    def room_ahead(self, most: int) -> int:
+    def room_ahead(self, most: int, run_seconds: float = 0.0) -> int:
         """How many more jobs may wait there, once its slots are taken, if at most `most` may."""
         if self.stage is not Stage.READY or self.blocked or self.dedicated or self.sending:
             return 0
-        return max(0, min(most - self.queued, len(self._free_flags) - SPARE_FLAGS - self.room))
+        return max(0, min(most - self.waits(run_seconds), len(self._free_flags) - SPARE_FLAGS - self.room))
 
     @property
     def has_spare_flag(self) -> bool:
@@ -354,12 +375,14 @@ class RunnerProcess(asyncio.BufferedProtocol):
 
 def ahead_by_time(slots: int, run_seconds: float | None, exchange_seconds: float) -> int:
     """How many jobs may wait in a runner with so many slots, by the latest run times (None: not known) and exchanges:
-    as many as begin within AHEAD_SECONDS, and one for each slot if jobs are that short, or short beside an exchange."""
+    as many as begin within AHEAD_SECONDS, and one for each slot if jobs are that short, or short beside an exchange.
+    Half of a short job has passed, on average, when the first that waits is about to begin."""
     if run_seconds is None:
         return 0
     short = max(AHEAD_SECONDS, min(AHEAD_SECONDS_MAX, AHEAD_EXCHANGES * exchange_seconds))
     least = slots if run_seconds <= short else 0
-    return min(AHEAD_MAX, max(least, int(slots * AHEAD_SECONDS / max(run_seconds, 1e-6))))
+    passed = 0.5 if run_seconds <= AHEAD_SECONDS else 0.0
+    return min(AHEAD_MAX, max(least, int(slots * AHEAD_SECONDS / max(run_seconds, 1e-6) + passed)))
 
 
 def how_it_ended(wait_status: int) -> str:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ...task import Task
     from .batches import Batch
 
-COLLECT_SECONDS = 0.005  # ends of threads that have their next job wait this long for others: waking the loop is dear
+COLLECT_SECONDS = 0.01  # ends of threads that have their next job wait this long for others: waking the loop is dear
 COLLECT_PART = 4  # … while more jobs wait than this part of the slots, a quarter
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
 CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
