@@ -536,7 +536,7 @@ class TaskDecorator(Generic[K]):
     """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type.
 
     K is None, or what makes a batch handler's arguments. One class for both, so that type checkers which cannot tell
-    them apart (`**settings: Any`) still know what a plain task is. No protocol: mypy takes a minute to compare those."""
+    them apart (`**settings: Any`) still know what a plain task is. A protocol would cost mypy a minute."""
 
     __slots__ = ("_options", "_router")
 
