@@ -16,7 +16,14 @@ from msgspec.structs import replace
 from holdfast.backends.sharded import edges
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.edges import DUE_AFTER_PARENTS
-from holdfast.errors import BackendUnavailable, ConfigurationError, JobNotFound, OutcomeUnknown, ParentNotFound, StateConflict
+from holdfast.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    JobNotFound,
+    OutcomeUnknown,
+    ParentNotFound,
+    StateConflict,
+)
 from holdfast.inspection.audit import audit
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, TaskRule, WorkerRecord

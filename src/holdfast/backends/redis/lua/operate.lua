@@ -285,7 +285,7 @@ local function quoted(text)
 end
 
 -- The options of a copy: dead_copies.with_death.
-local function with_death(options, row, reason)
+function hf.with_death(options, row, reason)
     local named = '{"queue":' .. quoted(row[QUEUE]) .. ',"id":' .. quoted(row[ID])
     local death = named .. ',"reason":' .. quoted(reason) .. '}'
     if #options <= 2 or sub(options, -1) ~= '}' then return '{' .. DEATHS .. death .. ']}' end
@@ -299,7 +299,7 @@ function hf.send_copy(row, rule, reason, letter, options)
     local target = rule[RULE_DEAD_QUEUE]
     if type(target) ~= 'string' or find(options, '{"queue":' .. quoted(target) .. ',', 1, true) then return end
     local id = row[ID] .. format('.%.0f.%.0f', letter.failure_count, math.floor(now * 1000000))
-    options = with_death(options, row, reason)
+    options = hf.with_death(options, row, reason)
     local order = hf.order_of(row)
     local body = spack('>I4I4', #letter.args, #options) .. letter.args .. options .. '\192'
     if rule[RULE_ELSEWHERE] then
