@@ -5,6 +5,7 @@ Called by run_case. Every way to die, what a copy is, what it is not, and where 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ...dead_copies import Death, deaths_of, is_copy
@@ -13,6 +14,7 @@ from ...headers import headers_of
 from ...lifecycle import Ending, State
 from ...records import Answer, Edit, JobQuery, JobRecord, QueueRule, Revival
 from .compare import same
+from .concurrency import PATIENCE_SECONDS
 from .dead_letters import die
 from .move import carried, moved
 from .registry import case, case_for_each
@@ -332,3 +334,15 @@ async def a_job_that_dies_in_a_sealed_store_leaves_a_copy_that_moves(world: Worl
 async def a_queue_does_not_name_itself(world: World) -> None:
     async with world.refused(ConfigurationError, "a queue that names itself"):
         await _declare(world, "default", "default")
+
+
+@case
+async def who_waits_for_work_in_the_other_queue_is_woken(world: World) -> None:
+    await _declare(world)
+    waiting = asyncio.create_task(world.backend.wait_for_work(("morgue",), 10 * PATIENCE_SECONDS))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not waiting.done():  # the first deaths may come before it listens
+            job = world.job()
+            await world.backend.enqueue([job])
+            await world.backend.bury(job.id, "")
+            await asyncio.wait([waiting], timeout=0.05)

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...dead_copies import is_copy
 from ...errors import HoldfastError
 from ...lifecycle import REMOVED, Ending, Settlement
 from ...rates import NO_RATE, UNLIMITED, Rate
@@ -24,6 +25,7 @@ from ...records import (
     Edit,
     Exchanged,
     Held,
+    JobQuery,
     Lease,
     NewJob,
     Override,
@@ -604,6 +606,19 @@ async def a_random_walk_with_orders_keeps_the_store_sound(world: World, seed: in
 
 class DyingWalk(Walk):
     """A walk on which dead jobs leave copies in the other queue, to and fro."""
+
+    verbs = (*Walk.verbs, "bury", "bury", "bury")
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(world, seed)
+        self.steps += [(5, self.rule), (6, self.operate), (3, self.copy)]
+
+    async def copy(self) -> object:
+        """Learn of a copy, so that it is operated on, too."""
+        found = await self.world.backend.find(JobQuery(limit=1000))
+        copies = sorted(job.id for job in found if is_copy(job.options))
+        self.ids += [self._one(*copies)] if copies else []
+        return len(copies)
 
     async def rule(self) -> object:
         queue, other = self._one(QUEUES, QUEUES[::-1])
