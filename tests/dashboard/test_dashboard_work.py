@@ -99,6 +99,29 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
     asyncio.run(walk())
 
 
+def test_jobs_to_be_removed_go_with_their_success_where_that_is_known(mail: Holdfast) -> None:
+    """A call's own `remove` is stored with the job; that of a task is known if the dashboard has the app."""
+    send = mail.tasks["mail.send"]
+
+    @mail.task(name="mail.ping", queue="mail", remove=True)
+    def ping(to: str) -> None: ...
+
+    async def walk(visitor: Browser) -> list[str]:
+        jobs = [await send.options(remove=True).aenqueue("call"), await ping.aenqueue("task")]
+        leased = await post(visitor, "lease", queues=["mail"], most=2)
+        ends = [{"id": job["id"], "token": job["token"], "outcome": "succeed"} for job in leased["jobs"]]
+        said = await post(visitor, "settle", worker=leased["worker"], outcomes=ends)
+        assert [one["answer"] for one in said["answers"]] == ["ok", "ok"]
+        await post(visitor, "leave", worker=leased["worker"])
+        found = await mail._store.acall(lambda backend: backend.ended([job.id for job in jobs]))
+        return ["removed" if found[job.id] is None else "kept" for job in jobs]
+
+    assert asyncio.run(walk(Browser(dashboard(mail)))) == ["removed", "removed"]
+    if not mail.url.startswith("memory"):
+        with Holdfast(mail.url) as without_tasks:
+            assert asyncio.run(walk(Browser(dashboard(without_tasks)))) == ["removed", "kept"]
+
+
 def test_what_a_client_is_told_to_stop(mail: Holdfast) -> None:
     send = mail.tasks["mail.send"]
 

@@ -691,5 +691,8 @@ class Backend(Reader):
         """Like `settle_on`, through an async driver on the caller's event loop."""
         self._refuse_to_join()
 
+    async def remove_settled(self, job_ids: Sequence[str]) -> None:
+        """Remove those that have succeeded, as R108 does, once their worker knows it from them (R90)."""
+
     def _refuse_to_join(self) -> NoReturn:
         raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction: leave out connection=.")

@@ -44,7 +44,7 @@ from .codec import sent
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts

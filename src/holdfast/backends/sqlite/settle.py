@@ -152,6 +152,13 @@ def settle_in(tx: Transaction, settlement: Settlement) -> Answer:
     return answer
 
 
+def remove_settled(tx: Transaction, job_ids: Sequence[str]) -> None:
+    """Remove those of them that have succeeded, if R108 allows it."""
+    tx.refuse_sealed()
+    _remove(tx, [row[0] for row in tx.cursor.execute(SQL["settle.done"], (encoded(list(job_ids)).decode(),))])
+    tx.close()
+
+
 def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     """All in one statement, which runs without the GIL; False, and nothing done, if one of them is refused."""
     if sum([len(success[_VALUE] or b"") for success in successes]) > VALUES_BYTES_MAX:
