@@ -124,7 +124,7 @@ class ClusterBackend(ShardedBackend):
 PING = packed_command("PING")
 PROBE = packed_command("EVAL", "return 1", "0")  # held up by whatever holds up our scripts
 LOOK_SECONDS = 0.25  # a silent node is pinged this often, with this timeout
-LATE_SECONDS = 0.02  # a timeout that comes later than it was due by this: our own process did not run, see _replies
+LATE_SECONDS = 0.01  # a timeout that comes later than it was due by this: our own process did not run, see _replies
 LOOKS_MAX = 5  # pings in a row that say nothing for that reason
 HANG_SECONDS = 0.05  # after a call cancelled later than this, its node is pinged before the next one
 LONG_SECONDS = 0.3  # if a hurried call takes longer, and longer than usual there, its node is pinged

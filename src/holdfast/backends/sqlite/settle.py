@@ -394,6 +394,14 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
     return State.WAITING
 
 
+def leave_group(tx: Transaction, job: dict[str, Any]) -> None:
+    """An unstarted job, or one whose lease ends, leaves its place in its group. If it waited, one with a lower order
+    may come first now (R105)."""
+    waited = job.get("state") == State.WAITING
+    if job["grp"] is not None and (waited or in_play(job)):
+        tx.touch(job["queue"], job["grp"], changed=waited)
+
+
 def in_play(job: dict[str, Any]) -> bool:
     """Whether a job occupies a slot of its group; a job read as a lease is running."""
     state = job.get("state", State.RUNNING)
@@ -432,8 +440,7 @@ def finish(
     tx.ended([job["seq"]])
     if job["key"] is not None:
         tx.cursor.execute(_END_KEYS, (encoded([job["seq"]]).decode(),))
-    if job["grp"] is not None and in_play(job):
-        tx.touch(job["queue"], job["grp"])
+    leave_group(tx, job)
     if state is State.CANCELLED:
         close_letters(tx, [logical_name(job["id"], job["queue"], job["task"], job["key"])])
 
