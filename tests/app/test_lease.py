@@ -318,10 +318,7 @@ def test_a_failure_whose_answer_was_lost_is_unknown(memory_app: Holdfast, verb: 
     with app.lease("mail") as [job]:
         backend.exchange = unanswered  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
-            if verb == "retry":
-                job.retry(reason="no")
-            else:
-                getattr(job, verb)("no")
+            getattr(job, verb)(**{"error" if verb == "fail" else "reason": "no"})
     assert lost
 
 

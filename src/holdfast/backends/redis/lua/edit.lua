@@ -4,8 +4,8 @@
 -- args: now, id, by, text, revive, queue, group, priority, order, due_at, delay
 -- raw: arguments...
 -- `text` says what is changed, '' for nothing. What is nil stays; group and order are false for none. `arguments` are
--- the new ones, or absent. Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so a claim came before it
--- (the job is running: refused) or after it.
+-- the new ones, or absent. Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so a claim came
+-- before it (the job is running: refused) or after it.
 
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args.id)
