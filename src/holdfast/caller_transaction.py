@@ -57,7 +57,8 @@ def _announced(context: Context, task: Task[..., Any], options: TaskOptions, res
     lease = context._lease
     if context._reports is not None:
         context._reports.settles_itself(lease)
-    return settlement_for(lease.id, lease.token, outcome, retain=options.retain)
+    # A job to be removed is the proof of the commit until the keeper has read it; then the keeper removes it.
+    return settlement_for(lease.id, lease.token, outcome, retain=0.0 if options.remove else options.retain)
 
 
 def _jobs(context: Context) -> list[NewJob]:

@@ -20,6 +20,7 @@ from .errors import ConfigurationError, InvalidArguments, JobNotFound
 from .names import check_name, check_options
 from .options import Duration, queue_name, whole
 from .options.checks import PRIORITY_MAX
+from .options.tasks import order_number
 from .records import Edit, JobRecord
 from .task import check_at
 
@@ -47,6 +48,7 @@ class EditSettings(TypedDict, total=False):
     queue: Any
     group: str | None
     priority: int
+    order: int | datetime | None
     delay: Duration | None
     at: datetime | None
 
@@ -62,17 +64,23 @@ def make_edit(settings: EditSettings, *, revive: bool = False) -> Edit:
         queue=queue_name(settings["queue"]) if "queue" in settings else UNSET,
         group=UNSET if "group" not in settings else None if group is None else check_name(group, "group"),
         priority=_priority(settings),
+        order=_order(settings),
         due_at=UNSET if at is None else check_at(at),
         delay=UNSET if delay is None else to_seconds(delay, "delay="),
         revive=revive,
     )
     if not revive and not edit.text and "args" not in settings:
-        raise ConfigurationError("say what to change: args=, queue=, group=, priority=, delay= or at=.")
+        raise ConfigurationError("say what to change: args=, queue=, group=, priority=, order=, delay= or at=.")
     return edit
 
 
 def _priority(settings: EditSettings) -> int | UnsetType:
     return whole(settings["priority"], "priority=", -PRIORITY_MAX, PRIORITY_MAX) if "priority" in settings else UNSET
+
+
+def _order(settings: EditSettings) -> int | UnsetType | None:
+    order = settings.get("order", UNSET)
+    return order if order is UNSET or order is None else order_number(order)
 
 
 def make_reschedule(delay: Duration | None, at: datetime | None) -> Edit:

@@ -37,7 +37,15 @@ from .context import (
     raised,
     settlement_of,
 )
-from .errors import ConfigurationError, HoldfastError, JobCancelled, LeaseLost, OutcomeUnknown, StoreSealed
+from .errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    JobCancelled,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreSealed,
+)
 from .job import BoundCall, Job, arguments_of
 from .lifecycle import Ending, Failure, Settlement
 from .options import TaskOptions, WorkerOptions
@@ -53,6 +61,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+OVER = "The lease may have expired meanwhile; the job then runs again."
+REMOVED_SINCE = "The lease is over and the job is removed: this success has done it, or one of a later lease."
 REPEAT_SECONDS = 0.1  # before an outcome is sent again whose job is locked, or whose part of the store is silent
 
 
@@ -251,7 +261,7 @@ class Pull:
     async def _claim(self, backend: Backend, until: float) -> None:
         queues, poll = self._worker.queues, self._options.poll_every
         while True:
-            answer = await self._exchange([], [], self._options.slots)
+            answer, _ = await self._exchange([], [], self._options.slots)
             if not answer.known:  # its row was recovered: the store or this program stood still for a whole lease
                 self._renewed, self._call, self._seen_call = self._clock.steady(), 0, 0
                 await backend.register(self._worker)
@@ -324,7 +334,7 @@ class Pull:
             if isinstance(end, SettlementWithJobs):
                 answer = await self._settle_with(job, end)
             else:
-                answer = (await self._exchange(settlements, releases)).answers[0]
+                answer = await self._settle_alone(job, settlements, releases)
             if answer in (Answer.BUSY, Answer.UNHEARD):
                 self._give_up_if_lost(job)
                 await asyncio.sleep(REPEAT_SECONDS)
@@ -343,6 +353,34 @@ class Pull:
         if cancelled:
             raise JobCancelled(job.id)
 
+    async def _settle_alone(self, job: LeasedJob, settlements: list[Settlement], releases: list[Release]) -> Answer:
+        try:
+            answered, repeated = await self._exchange(settlements, releases)
+        except (BackendUnavailable, OutcomeUnknown) as error:  # the last of several tries: one of them may have done it
+            raise OutcomeUnknown("settle", OVER) from error
+        answer = answered.answers[0]
+        if answer is Answer.LOST and settlements and repeated and not answered.known:
+            return await self._read_lost(job, settlements[0])  # the store had no first answer to return
+        return answer
+
+    async def _read_lost(self, job: LeasedJob, end: Settlement) -> Answer:
+        """The lease is over, and a call that was not answered may have been what ended it: the job tells."""
+        tries, ids = 0, [end.id]
+        while end.ending is Ending.SUCCEEDED:
+            try:
+                found = await self._store.call("ended", self._store.backend.ended(ids))
+            except HoldfastError:
+                tries += 1
+                self._give_up_if_lost(job)
+                await asyncio.sleep(backoff(tries))
+                continue
+            record = found.get(end.id)
+            if record is None and end.id in found:
+                break
+            return Answer.OK if succeeded_under(job._lease, record) else Answer.LOST
+        self._held.pop(end.token, None)
+        raise OutcomeUnknown("settle", REMOVED_SINCE if end.ending is Ending.SUCCEEDED else OVER)
+
     async def _settle_with(self, job: LeasedJob, end: SettlementWithJobs) -> Answer:
         """Settle together with jobs. A refusal is raised, and the job can still be settled without them."""
         tries = 0
@@ -357,17 +395,18 @@ class Pull:
             if isinstance(answer, HoldfastError):
                 raise answer
             if answer is Answer.LOST and tries:  # the call that was not answered may have done it
-                found = await self._store.call("ended", self._store.backend.ended([end.id]))
-                return Answer.OK if succeeded_under(job._lease, found.get(end.id)) else answer
+                return await self._read_lost(job, end)
             return answer
 
     def _give_up_if_lost(self, job: LeasedJob) -> None:
         if job.lost:
-            raise OutcomeUnknown("settle", "The lease may have expired meanwhile; the job then runs again.")
+            raise OutcomeUnknown("settle", OVER)
 
-    async def _exchange(self, settlements: list[Settlement], releases: list[Release], most: int = 0) -> Exchanged:
+    async def _exchange(
+        self, settlements: list[Settlement], releases: list[Release], most: int = 0
+    ) -> tuple[Exchanged, bool]:
         """One numbered call, repeated until it is answered or the leases may have expired; after a timeout it requests
-        less."""
+        less. Returns also whether it was repeated."""
         async with self._turn:
             self._call += 1
             request = ClaimRequest(worker=self._worker.id, call=self._call, queues=self._worker.queues, most=most)
@@ -389,7 +428,7 @@ class Pull:
                     await asyncio.sleep(backoff(tries))
             if answer.known:
                 self._seen_call = self._call
-            return answer
+            return answer, tries > 0
 
     async def _record(self) -> None:
         """Write what was counted into the roll-ups. Best effort."""

@@ -321,7 +321,7 @@ class Operator(WorkerCommands):
         return self._job(await self._ado(lambda backend: backend.bury(id, reason, by=who)))
 
     def edit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
-        """Change a job that has not started: args, queue, group, priority, delay or at. What is not given stays."""
+        """Change a job that has not started: args, queue, group, priority, order, delay or at. The rest stays."""
         return self._job(self._do("edit", self._editing(job_id(job), changes, by)))
 
     async def aedit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:

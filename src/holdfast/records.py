@@ -353,13 +353,14 @@ class Edit(Struct, frozen=True, kw_only=True):
     queue: str | UnsetType = UNSET
     group: str | UnsetType | None = UNSET
     priority: int | UnsetType = UNSET
+    order: int | UnsetType | None = UNSET
     due_at: float | UnsetType = UNSET
     delay: float | UnsetType = UNSET  # seconds from the store's now; excludes due_at
     revive: bool = False  # a dead job is revived first, in the same step
 
     @property
     def text(self) -> str:  # what is changed, for the job's timeline
-        changed = [name for name in ("args", "queue", "group", "priority") if getattr(self, name) is not UNSET]
+        changed = [name for name in ("args", "queue", "group", "priority", "order") if getattr(self, name) is not UNSET]
         return ", ".join([*changed, *(["due"] if self.due_at is not UNSET or self.delay is not UNSET else [])])
 
 

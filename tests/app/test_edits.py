@@ -53,6 +53,9 @@ def test_arguments_of_a_task_that_the_app_does_not_have_are_taken_as_they_are(ap
     [
         {},
         {"priority": 101},
+        {"order": 1.5},
+        {"order": datetime(2030, 1, 1)},
+        {"order": 1 << 60},
         {"group": ""},
         {"queue": ""},
         {"args": ["ann"]},
@@ -108,6 +111,15 @@ def test_a_rival_that_finished_first_is_told(app: Holdfast) -> None:
     app.cancel(job)
     with pytest.raises(StateConflict, match="Only jobs that have not started"):
         app.edit(job, priority=1)
+
+
+def test_an_order_is_changed_by_a_number_or_a_time(app: Holdfast) -> None:
+    job = app.tasks["send"].options(delay=60, group="g", order=7).enqueue("ann")
+    assert app.edit(job, order=-3).order == -3
+    assert app.edit(job, order=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)).order == 1_000_000
+    assert app.edit(job, order=None).order is None
+    assert app.bulk("edit", "group:g", order=5).done.keys() == {job.id}
+    assert app.job(job.id).order == 5
 
 
 def test_the_twins_do_the_same(app: Holdfast) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.moving.stage import fresh_url
 
 from holdfast import (
+    BackendUnavailable,
     ConfigurationError,
     Holdfast,
     InvalidResult,
@@ -254,6 +255,94 @@ def test_a_success_of_the_next_lease_is_not_taken_for_ours(memory_app: Holdfast)
             job.succeed()
     assert lost == [job.id]
     assert list(app.jobs("task:next")) == []
+
+
+@pytest.mark.parametrize("children", [False, True], ids=["alone", "with jobs"])
+@pytest.mark.parametrize("remove", [False, True], ids=["kept", "removed"])
+def test_a_success_whose_answer_was_lost_is_not_called_lost(memory_app: Holdfast, remove: bool, children: bool) -> None:
+    """The store carried it out, and by the time of the repeat it knows the worker no longer. What became of the job is
+    read, again if that fails; where nothing is left to read, the outcome is unknown."""
+    app, backend = memory_app, memory_app._store.open()
+    app.queue("mail")
+    sent = send(app, "ann", remove=remove)
+    done: dict[str, list[str]] = {"settle_with": [], "exchange": [], "ended": []}
+
+    def unanswered(verb: str) -> Any:
+        real = getattr(backend, verb)
+
+        async def call(*given: Any, **named: Any) -> Any:
+            asks = verb == "exchange" and not given[0]
+            if not asks and not done[verb]:
+                done[verb].append(verb)
+                if verb == "ended":
+                    raise BackendUnavailable("not now")
+                await real(*given, **named)
+                [worker] = await backend.workers()
+                await backend.recover(dead=[worker.id])
+                raise OutcomeUnknown(verb)
+            return await real(*given, **named)
+
+        return call
+
+    with app.lease("mail") as [job]:
+        for verb in done:
+            setattr(backend, verb, unanswered(verb))
+        if children:
+            job.enqueue(app.task_by_name("next").bind())
+        if remove:
+            with pytest.raises(OutcomeUnknown, match="removed"):
+                job.succeed("sent")
+        else:
+            job.succeed("sent")
+    assert [verb for verb, times in done.items() if times] == ["settle_with" if children else "exchange", "ended"]
+    assert len(list(app.jobs("task:next"))) == children
+    if not remove:
+        assert sent.refresh().value == "sent"
+
+
+@pytest.mark.parametrize("verb", ["fail", "retry", "bury"])
+def test_a_failure_whose_answer_was_lost_is_unknown(memory_app: Holdfast, verb: str) -> None:
+    app, backend, lost = memory_app, memory_app._store.open(), list[str]()
+    app.queue("mail")
+    send(app, "ann")
+    exchange = backend.exchange
+
+    async def unanswered(settlements: Any, releases: Any, request: Any, now: float | None = None) -> Exchanged:
+        answer = await exchange(settlements, releases, request, now)
+        if settlements and not lost:
+            lost.append(request.worker)
+            await backend.recover(dead=lost)
+            raise OutcomeUnknown("exchange")
+        return answer
+
+    with app.lease("mail") as [job]:
+        backend.exchange = unanswered  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            getattr(job, verb)(**{"error" if verb == "fail" else "reason": "no"})
+    assert lost
+
+
+def test_a_job_to_be_removed_goes_with_its_success(leased_app: Holdfast) -> None:
+    """By the task's option, by the call's, and with the jobs that its holder enqueues; not if it fails."""
+    app = leased_app
+
+    @app.task(name="ping", queue="mail", remove=True, retry=0)
+    def ping(to: str) -> None: ...
+
+    gone = [ping.enqueue("a"), send(app, "b", remove=True), ping.enqueue("c")]
+    dead, kept = ping.enqueue("d"), send(app, "e")
+    with app.lease("mail", most=5) as leased:
+        for job in leased:
+            if job.args["to"] == "d":
+                job.fail("no")
+                continue
+            if job.args["to"] == "c":
+                job.enqueue(app.task_by_name("next").bind())
+            job.succeed()
+    left = {job.id: job.state for job in app.jobs() if job.task != "next"}
+    assert left == {dead.id: State.DEAD, kept.id: State.SUCCEEDED}
+    assert len(gone) == 3 and len(list(app.jobs("task:next"))) == 1
+    assert app.audit().violations == []
 
 
 def test_leases_are_renewed_while_the_caller_works(leased_app: Holdfast) -> None:

@@ -14,7 +14,18 @@ from tests.backends.callers import ASYNC, SYNC, Caller
 from tests.moving.stage import fresh_url
 from tests.servers import postgres
 
-from holdfast import ConfigurationError, Context, Holdfast, InvalidResult, LeaseLost, RetryPolicy, State
+from holdfast import (
+    BackendUnavailable,
+    ConfigurationError,
+    Context,
+    Holdfast,
+    InvalidResult,
+    LeaseLost,
+    OutcomeUnknown,
+    ResultGone,
+    RetryPolicy,
+    State,
+)
 from holdfast.testing import sandbox
 
 CALLERS = {
@@ -149,6 +160,66 @@ def test_a_lease_that_is_gone_takes_the_effect_with_it(bank: Bank) -> None:
     assert (cancelled.refresh().state, twice.refresh().state) == (State.CANCELLED, State.DEAD)
     assert bank.rows() == []
     assert [kind.__name__ for kind in refused] == ["CancelRequested", "LeaseLost"]
+
+
+@pytest.mark.parametrize(("store", "kind"), [("sqlite", "sqlite3"), ("postgres", "psycopg")])
+def test_a_committed_success_is_none_that_was_lost_though_it_cannot_be_read_at_once(
+    store: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is not to be reached just after the commit: what became of the job is read again, not guessed."""
+    bank = Bank(store, kind, tmp_path)
+    app, backend = bank.app, type(bank.app._store.unopened)
+    read, failures, lost = backend.ended, [BackendUnavailable("no"), OutcomeUnknown("ended")], list[Any]()
+
+    async def ended(self: Any, job_ids: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await read(self, job_ids)
+
+    app.on("lease_lost")(lost.append)
+
+    @app.task(name="pay")
+    async def pay(ctx: Context) -> None:
+        caller = await bank.caller()
+        await bank.write(caller, ctx.id)
+        await bank.succeed(caller, ctx, "paid")
+        await caller.commit()
+        await caller.close()
+
+    monkeypatch.setattr(backend, "ended", ended)
+    job = pay.enqueue()
+    assert (app.work(drain=True).succeeded, lost, failures) == (1, [], [])
+    assert (job.refresh().state, bank.rows()) == (State.SUCCEEDED, [job.id])
+    bank.close()
+
+
+def test_a_job_to_be_removed_goes_once_it_is_committed(bank: Bank) -> None:
+    """It is gone when the worker has ended, unless another job refers to it; one that was rolled back runs again."""
+    app, attempts = bank.app, list[tuple[str, int]]()
+
+    @app.task(name="pay", group=lambda how: "one", remove=True, retry=RetryPolicy.fixed(0, limit=1))
+    async def pay(ctx: Context, how: str) -> None:
+        caller = await bank.caller()
+        attempts.append((how, ctx.attempt))
+        await bank.write(caller, how)
+        await bank.succeed(caller, ctx, "paid")
+        if how == "rolled back" and ctx.attempt == 1:
+            await caller.rollback()
+        else:
+            await caller.commit()
+        await caller.close()
+
+    gone = [pay.enqueue("committed"), pay.enqueue("rolled back")]
+    kept = pay.enqueue("parent")
+    child = pay.options(after=[kept]).enqueue("child")
+    assert app.work(drain=True).succeeded == 4
+    assert attempts == [("committed", 1), ("rolled back", 1), ("rolled back", 2), ("parent", 1), ("child", 1)]
+    assert {job.id for job in app.jobs()} == {kept.id, child.id}, "the others are gone"
+    assert bank.rows() == ["child", "committed", "parent", "rolled back"]
+    for job in gone:
+        with pytest.raises(ResultGone):
+            job.result(timeout=1)
+    assert app.audit().violations == []
 
 
 def test_the_next_job_of_its_group_starts_when_it_is_committed(bank: Bank) -> None:

@@ -13,6 +13,10 @@ def test_edit_changes_arguments_group_and_priority(shell: Shell) -> None:
     shell("edit", "j1", "--args", '{"to": "bob"}', "--group", "g", "--priority", "5")
     job = shell.json("job", "j1")["job"]
     assert (job["args"], job["group"], job["priority"]) == ({"to": "bob"}, "g", 5)
+    shell("edit", "j1", "--order", "-4")
+    assert shell.json("job", "j1")["job"]["order"] == -4
+    shell("edit", "j1", "--no-order")
+    assert shell.json("job", "j1")["job"]["order"] is None
     shell("edit", "j1", "--no-group", "--queue", "other")
     job = shell.json("job", "j1")["job"]
     assert (job["group"], job["queue"]) == (None, "other")
@@ -22,6 +26,7 @@ def test_edit_without_a_change_or_with_contradicting_ones_is_a_usage_error(shell
     shell.job(id="j1")
     assert "say what to change" in shell("edit", "j1", code=2).stderr
     assert "exclude" in shell("edit", "j1", "--group", "g", "--no-group", code=2).stderr
+    assert "exclude" in shell("edit", "j1", "--order", "1", "--no-order", code=2).stderr
     shell("edit", "j1", "--args", "[1]", code=2)
 
 

@@ -97,6 +97,14 @@ def test_a_job_is_edited_and_deleted(app: Holdfast, jobs: dict[str, str]) -> Non
         job = await app.ajob(jobs["scheduled"])
         assert (job.args, job.priority, job.group) == ({"to": "bob"}, 5, None)
         assert "Nothing was changed" in await visitor.said(await visitor.post("/do/edit", fields))
+        assert 'name="order"' not in await visitor.page(f"/job?id={jobs['scheduled']}")
+        grouped = {**fields, "group": "g", "order": "12"}
+        assert (await visitor.said(await visitor.post("/do/edit", grouped))).startswith("Changed job")
+        assert (await app.ajob(jobs["scheduled"])).order == 12
+        assert 'name="order"' in await visitor.page(f"/job?id={jobs['scheduled']}")
+        blank = {**grouped, "order": ""}
+        assert "Nothing was changed" in await visitor.said(await visitor.post("/do/edit", blank))
+        await visitor.post("/do/edit", {**fields, "group": ""})
         assert "Not done" in await visitor.said(await visitor.post("/do/edit", {**fields, "args": '{"nobody": 1}'}))
         hidden = '{"password": "•••• hidden by key"}'
         assert (await visitor.post("/do/edit", {**fields, "args": hidden})).status_code == 400

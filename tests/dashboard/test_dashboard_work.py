@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import socket
 import subprocess
@@ -95,6 +96,56 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
             "renew_every": 10.0,
             "jobs": [],
         }
+
+    asyncio.run(walk())
+
+
+def test_jobs_to_be_removed_go_with_their_success_where_that_is_known(mail: Holdfast) -> None:
+    """A call's own `remove` is stored with the job; that of a task is known if the dashboard has the app."""
+    send = mail.tasks["mail.send"]
+
+    @mail.task(name="mail.ping", queue="mail", remove=True)
+    def ping(to: str) -> None: ...
+
+    async def walk(visitor: Browser) -> list[str]:
+        jobs = [await send.options(remove=True).aenqueue("call"), await ping.aenqueue("task")]
+        leased = await post(visitor, "lease", queues=["mail"], most=2)
+        ends = [{"id": job["id"], "token": job["token"], "outcome": "succeed"} for job in leased["jobs"]]
+        said = await post(visitor, "settle", worker=leased["worker"], outcomes=ends)
+        assert [one["answer"] for one in said["answers"]] == ["ok", "ok"]
+        await post(visitor, "leave", worker=leased["worker"])
+        found = await mail._store.acall(lambda backend: backend.ended([job.id for job in jobs]))
+        return ["removed" if found[job.id] is None else "kept" for job in jobs]
+
+    assert asyncio.run(walk(Browser(dashboard(mail)))) == ["removed", "removed"]
+    if not mail.url.startswith("memory"):
+        with Holdfast(mail.url) as without_tasks:
+            assert asyncio.run(walk(Browser(dashboard(without_tasks)))) == ["removed", "kept"]
+
+
+def test_a_result_as_large_as_the_app_allows_is_settled(mail: Holdfast) -> None:
+    """The limit is that of results; what is larger is refused with its name, and the lease stays."""
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        job = await send.aenqueue("ann")
+        leased = await post(visitor, "lease", queues=["mail"])
+        [lease] = leased["jobs"]
+        end = {"id": lease["id"], "token": lease["token"], "outcome": "succeed"}
+
+        async def settle(value: str) -> Any:
+            body = {"worker": leased["worker"], "outcomes": [{**end, "value": value}]}
+            content = json.dumps(body).encode()  # which writes each é as six bytes
+            return await visitor.http.post("/api/settle", content=content, headers={"content-type": "application/json"})
+
+        whole = "é" * ((mail.result_bytes_max - 2) // 2)
+        far, larger = await settle(whole * 3), await settle(whole + "é")
+        assert (far.status_code, f"result_bytes_max is {mail.result_bytes_max}" in far.text) == (413, True)
+        assert (larger.status_code, "result_bytes_max" in larger.text) == (400, True)
+        assert (await job.arefresh()).state is State.RUNNING
+        assert (await settle(whole)).json()["answers"] == [{"id": job.id, "answer": "ok"}]
+        assert await job.aresult() == whole
 
     asyncio.run(walk())
 

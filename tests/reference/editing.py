@@ -53,6 +53,7 @@ def _refuse_queue(store: Store, row: Row, queue: str, wall: float, *, revives: b
 def _move(store: Store, row: Row, changes: Edit, queue: str, wall: float) -> None:
     group = row.group if changes.group is UNSET else changes.group
     priority = row.priority if changes.priority is UNSET else changes.priority
+    order = row.order if changes.order is UNSET else changes.order
     due_at = wall + changes.delay if isinstance(changes.delay, int | float) else changes.due_at
     plays = row.state is not State.SCHEDULED if due_at is UNSET else due_at <= wall
     values: dict[str, Any] = {}
@@ -60,7 +61,7 @@ def _move(store: Store, row: Row, changes: Edit, queue: str, wall: float) -> Non
         values["due_at"] = due_at
         if row.expires_at is not None:
             values["expires_at"] = row.expires_at - row.due_at + due_at
-    same = (queue, group, priority) == (row.queue, row.group, row.priority)
+    same = (queue, group, priority, order) == (row.queue, row.group, row.priority, row.order)
     if same and plays == (row.state is not State.SCHEDULED):
         if values:
             store.move(row, row.state, **values, **({"rank": row.rank} if row.state is State.READY else {}))
@@ -75,6 +76,7 @@ def _move(store: Store, row: Row, changes: Edit, queue: str, wall: float) -> Non
         queue=queue,
         group=group,
         priority=priority,
+        order=order,
         held=row.held and (queue, group) == (row.queue, row.group),
         turn=row.turn if plays and same else None,
         **values,

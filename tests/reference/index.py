@@ -75,6 +75,7 @@ class Index:
 
     def remove(self, row: Row) -> None:
         self._leave(row)
+        self._touch_waited(row, None)
         del self.jobs[row.id]
         self.logs.pop(row.id, None)
         self.marks.pop(row.id, None)
@@ -98,6 +99,7 @@ class Index:
     def move(self, row: Row, state: State, **changes: Any) -> None:
         """Bring a job into `state` with `changes` to its fields. THE place where either happens."""
         self._leave(row)
+        self._touch_waited(row, state)
         if row.state.finished != state.finished:
             self.ended[row.id] = None
         for name, value in changes.items():
@@ -168,6 +170,11 @@ class Index:
             self.touched[name] = None
         if group.empty:
             del self.groups[name]
+
+    def _touch_waited(self, row: Row, state: State | None) -> None:
+        """A job that waited leaves without being started: one with a lower order may come first now."""
+        if row.state is State.WAITING and row.group is not None and state not in (State.READY, State.RUNNING):
+            self.touched[row.queue, row.group] = None
 
     def _enter(self, row: Row) -> None:
         state = row.state

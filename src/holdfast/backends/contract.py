@@ -29,13 +29,14 @@ R6. Refill. Every grouped job becomes claimable the same way: it is `waiting`, t
   its ready jobs, if spent_until is in the future. It is a hint: it may be set although no job is waiting any more.
   Ready jobs above the limit or the bucket are withdrawn, last first: they are waiting again and keep their turn.
 R103. `order` is a whole number of the caller's, at most ORDER_MAX either side of 0. Within a priority, jobs of a group
-  without one come first, then by order, then by seq. Only "replace" changes it; without a group it means nothing.
+  without one come first, then by order, then by seq. "replace" and edit change it; without a group it means nothing.
 R104. With an `order_window` in the queue's rule, a new job with group and order but no delay or due_at is due at now +
   order_window. Staged jobs are scheduled, with an order, not held, never leased, due within order_window. A refill of a
   group that has room or a ready job, once due jobs joined, lets those staged among its first STAGED_LOOKS_MAX scheduled
   jobs with an order join that come before a waiting or ready job (not held). Enqueue, "replace" and edit call for one.
 R105. In a group of limit 1, a refill makes the ready job waiting again, with its turn, if the first waiting job comes
-  before it, both have an order and neither is held. Nothing else displaces a ready job.
+  before it, both have an order and neither is held. Nothing else displaces a ready job. So the step in which a waiting
+  job leaves its place without being started (put off, cancelled, expired, …) refills its group, too.
 R7. seq is an integer issued at enqueue and never changes. turn is issued when a job becomes ready, from a growing
   counter that is never below the wall clock in microseconds (ticks). release and recover keep the job's turn (through
   `waiting`, too); a job that becomes `scheduled` gets a new one later.
@@ -534,13 +535,13 @@ class Backend(Reader):
 
     @abstractmethod
     async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
-        """Change an unstarted job: arguments, queue, group, priority, due time. Else StateConflict: a claim came first.
+        """Change an unstarted job: arguments, queue, group, priority, order, due time. Else StateConflict.
 
         R71. It keeps id, task, key, seq, created_at, counters, errors, and `held` if queue and group are the same.
         Arguments alone move nothing. A new due time moves expires_at by as much; due later → scheduled, without a turn;
-        due now → in play. A job in play stays so unless its due time changes, and keeps its turn if queue, group and
-        priority are the same; else it gets a new one, through waiting and refill in a group. The group it leaves is
-        refilled, too. due_max does not apply.
+        due now → in play. A job in play stays so unless its due time changes, and keeps its turn if queue, group,
+        priority and order are the same; else it gets a new one, through waiting and refill in a group. The group it
+        leaves is refilled, too. due_max does not apply.
         R72. In another queue it holds its key there: StateConflict with live_id if another job does. A dead letter that
         it holds moves with it: StateConflict if that queue has one of the same key. A sharded store refuses
         (ConfigurationError) another queue, and a group in another shard.
@@ -695,6 +696,9 @@ class Backend(Reader):
     async def asettle_on(self, connection: Any, settlement: Settlement) -> Answer:
         """Like `settle_on`, through an async driver on the caller's event loop."""
         self._refuse_to_join()
+
+    async def remove_settled(self, job_ids: Sequence[str]) -> None:
+        """Remove those that have succeeded, as R108 does, once their worker knows it from them (R90)."""
 
     def _refuse_to_join(self) -> NoReturn:
         raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction: leave out connection=.")

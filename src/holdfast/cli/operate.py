@@ -110,24 +110,30 @@ def reschedule(session: Session, at: datetime | None, delay: float | None, **ask
 @click.option("--group", help="Move it to this group.")
 @click.option("--no-group", is_flag=True, help="Take it out of its group.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
+@click.option("--order", type=int, help="Its place among the jobs of its group: lower ones go first.")
+@click.option("--no-order", is_flag=True, help="Give it no order: it goes before those with one.")
 @bulk_options
 @session_options
 def edit(session: Session, **asked: Any) -> int:
-    """Change jobs that have not started: their arguments, queue, group or priority.
+    """Change jobs that have not started: their arguments, queue, group, priority or order.
 
     A job that was claimed meanwhile is refused. `reschedule` changes the due time.
     """
     changes = read_changes(asked)
     if not changes:
-        raise click.UsageError("say what to change: --args, --queue, --group, --no-group or --priority.")
+        raise click.UsageError(
+            "say what to change: --args, --queue, --group, --no-group, --priority, --order or --no-order."
+        )
     return _change(session, "edit", editing(session, changes), bulk_settings(changes), **asked)
 
 
 def read_changes(asked: dict[str, Any]) -> EditSettings:
     """Take what is to be changed out of a command's options."""
     document, group, alone = asked.pop("document"), asked.pop("group"), asked.pop("no_group")
-    if group is not None and alone:
-        raise click.UsageError("--group and --no-group exclude each other.")
+    order, unordered = asked.pop("order"), asked.pop("no_order")
+    for name, given, without in (("group", group, alone), ("order", order, unordered)):
+        if given is not None and without:
+            raise click.UsageError(f"--{name} and --no-{name} exclude each other.")
     changes: EditSettings = {}
     if document is not None:
         changes["args"] = read_arguments((), document, frozenset())
@@ -137,6 +143,8 @@ def read_changes(asked: dict[str, Any]) -> EditSettings:
         changes["queue"] = queue
     if (priority := asked.pop("priority")) is not None:
         changes["priority"] = priority
+    if order is not None or unordered:
+        changes["order"] = order
     return changes
 
 

@@ -280,7 +280,7 @@ async def _audit(changes: Changes, _: Nothing) -> Outcome:
 
 
 async def _edit(changes: Changes, edit: JobEdit) -> Outcome:
-    given = {name: getattr(edit, name) for name in ("args", "queue", "priority", "delay")}
+    given = {name: getattr(edit, name) for name in ("args", "queue", "priority", "order", "delay")}
     given = {name: value for name, value in given.items() if value is not None}
     if edit.group is not None:
         given["group"] = edit.group or None

@@ -69,7 +69,8 @@ from .work_api import STEPS, Leasing
 T = TypeVar("T")
 
 OWN_FIELDS = ("token", "confirm")  # of the page that asks
-BODY_BYTES_MAX = 256 << 10
+BODY_BYTES_MAX = 256 << 10  # besides arguments or a result
+ESCAPED_TIMES = 3  # how much longer JSON may be than what is stored: an é takes two bytes, and six where it is escaped
 FIELDS_MAX = 2000
 SAID_COMMAND_MAX = 300  # characters of a command that is shown after an action
 STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
@@ -336,18 +337,18 @@ class Dashboard:
 
     # ------------------------------------------------------------------ changes
 
-    async def _body(self, request: Request) -> bytes:
-        body = b""
+    async def _body(self, request: Request, most: int, too_large: str) -> bytes:
+        body = bytearray()
         async for chunk in request.stream():
             body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise Refused(413, "That is more than a form of this dashboard can hold.")
-        return body
+            if len(body) > most:
+                raise Refused(413, too_large)
+        return bytes(body)
 
     async def _form(self, request: Request) -> dict[str, list[str]]:
         """A form's fields, after the checks that every change needs."""
         check_same_site(request)
-        body = await self._body(request)
+        body = await self._body(request, BODY_BYTES_MAX, "That is more than a form of this dashboard can hold.")
         try:
             form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
         except ValueError:
@@ -451,11 +452,16 @@ class Dashboard:
         self._need(access, "work")
         check_api_client(request)
         step = STEPS[request.url.path.rpartition("/")[2]]
-        return json_response(await step.run(Leasing(self._app, self._code), await self._json(request, step.body)))
+        body = await self._json(request, step.body, "result_bytes_max")
+        return json_response(await step.run(Leasing(self._app, self._code), body))
 
-    async def _json(self, request: Request, kind: type[T]) -> T:
+    async def _json(self, request: Request, kind: type[T], limit: str) -> T:
+        """The body; one with a result or arguments as large as the app's limit of this name is accepted."""
+        largest: int = getattr(self._code or self._app, limit)
+        most = BODY_BYTES_MAX + ESCAPED_TIMES * largest
+        text = f"The body takes more than {most} bytes; {limit} is {largest}. Send less in one call."
         try:
-            return msgspec.json.decode(await self._body(request), type=kind)
+            return msgspec.json.decode(await self._body(request, most, text), type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(400, f"The body cannot be read: {error}.") from None
 
@@ -463,7 +469,7 @@ class Dashboard:
         access = await self._visitor(request)
         verb, changes = self._changes_for(access, request.url.path.rpartition("/")[2])
         check_api_client(request)
-        body = await self._json(request, verb.body)
+        body = await self._json(request, verb.body, "args_bytes_max")
         try:
             outcome = await actions.carry_out(verb, changes, body)
         finally:

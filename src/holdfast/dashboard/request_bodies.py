@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from ..records import ORDER_MAX
+
 IDS_MAX = 500  # selected jobs per request
 BULK_MAX = 1000  # jobs that match a query, per request
 SECONDS_MAX = 10 * 366 * 86400
@@ -52,6 +54,7 @@ class JobEdit(Struct, frozen=True, forbid_unknown_fields=True):
     queue: Text | None = None
     group: Text | None = None  # empty: none
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    order: Annotated[int, Meta(ge=-ORDER_MAX, le=ORDER_MAX)] | None = None
     delay: Delay | None = None  # due in this many seconds
 
 

@@ -311,7 +311,7 @@ class Changes:
         job = await self._app.ajob(id)
         if "args" in changes and changes["args"] == job.args:
             del changes["args"]
-        same = {"queue": job.queue, "group": job.group, "priority": job.priority}
+        same = {"queue": job.queue, "group": job.group, "priority": job.priority, "order": job.order}
         wanted = {name: value for name, value in changes.items() if name not in same or same[name] != value}
         if wanted:
             await self._knowing.aedit(id, by=self._by, **wanted)

@@ -511,6 +511,9 @@ class PostgresBackend(Backend):
     async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._operate("delete.call", now, id=job_id)
 
+    async def remove_settled(self, job_ids: Sequence[str]) -> None:
+        await self._write("settle.remove", ids=list(job_ids))
+
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         reason, by = _storable(pause.reason), _storable(pause.by)
         await self._write(

@@ -124,6 +124,8 @@ class ClusterBackend(ShardedBackend):
 PING = packed_command("PING")
 PROBE = packed_command("EVAL", "return 1", "0")  # held up by whatever holds up our scripts
 LOOK_SECONDS = 0.25  # a silent node is pinged this often, with this timeout
+LATE_SECONDS = 0.01  # a timeout that comes later than it was due by this: our own process did not run, see _replies
+LOOKS_MAX = 5  # pings in a row that say nothing for that reason
 HANG_SECONDS = 0.05  # after a call cancelled later than this, its node is pinged before the next one
 LONG_SECONDS = 0.3  # if a hurried call takes longer, and longer than usual there, its node is pinged
 LONG_TIMES = 4.0  # … by this factor
@@ -264,14 +266,21 @@ class Node:
         self.stuck = not carries_out
 
     async def _replies(self, verb: str, command: bytes) -> bool:
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node with all connections busy is not silent
-                await self.connections.call(verb, command, writes=False, urgent=True)
-        except TimeoutError:
-            return False
-        except HoldfastError as error:
-            return verb == "probe" and bool(refusal(error))
-        return True
+        """A timeout counts only if it came when it was due: on a busy machine this process may not get to run for so
+        long that the reply is there, unread."""
+        for _ in range(LOOKS_MAX):
+            due = time.monotonic() + LOOK_SECONDS
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node with all connections busy is not silent
+                    await self.connections.call(verb, command, writes=False, urgent=True)
+            except TimeoutError:
+                if time.monotonic() < due + LATE_SECONDS:
+                    return False
+            except HoldfastError as error:
+                return verb == "probe" and bool(refusal(error))
+            else:
+                return True
+        return False
 
     def _fall_silent(self) -> None:
         self.silent, self.stuck, self._look_at = True, False, time.monotonic() + LOOK_SECONDS

@@ -232,8 +232,8 @@ def options_in(body: bytes | None) -> bytes | None:
 
 
 def changes(edit: Edit) -> list[Any]:
-    """Return the changes of an edit but for the arguments: nil for what stays, false for no group."""
-    values = (edit.queue, edit.group, edit.priority, edit.due_at, edit.delay)
+    """Return the changes of an edit but for the arguments: nil for what stays, false for no group or order."""
+    values = (edit.queue, edit.group, edit.priority, edit.order, edit.due_at, edit.delay)
     return [edit.revive, *(None if value is UNSET else False if value is None else value for value in values)]
 
 

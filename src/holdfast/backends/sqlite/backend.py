@@ -279,6 +279,9 @@ class SqliteVerbs(Backend):
     async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         return await self._write("delete", lambda tx: edits.delete(tx, job_id), now)
 
+    async def remove_settled(self, job_ids: Sequence[str]) -> None:
+        await self._write("remove_settled", lambda tx: settle.remove_settled(tx, job_ids), None)
+
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._write("pause", lambda tx: limits.pause(tx, pause, self.rule_step_max), now)
 

@@ -18,7 +18,7 @@ from . import dependencies, enqueue, operate, read, steps
 from .codec import EVERYWHERE, SQL, logical_name, state_of
 from .connection import Transaction
 from .groups import bring_into_play
-from .settle import in_play, mark
+from .settle import leave_group, mark
 
 _NAMES = "seq id task queue state grp key priority held turn due_at expires_at holds_key key_queue ordinal"
 JOB_FIELDS = _NAMES.split()
@@ -42,7 +42,7 @@ def edit(tx: Transaction, job_id: str, changes: Edit, by: str) -> JobRecord:
         expires_at = None if job["expires_at"] is None else job["expires_at"] - job["due_at"] + due_at
         tx.cursor.execute(SQL["edit.due"], (due_at, expires_at, job["seq"]))
     _place(tx, job, moved, due_at)
-    if job["ordinal"] is not None and moved["grp"] is not None:
+    if moved["ordinal"] is not None and moved["grp"] is not None:
         tx.touch(moved["queue"], moved["grp"], changed=True)
     if changes.text:
         mark(tx, job["seq"], "edit", by=by, text=changes.text)
@@ -65,8 +65,8 @@ def _read(tx: Transaction, job_id: str) -> JobRecord:
 
 
 def _moved(job: dict[str, Any], changes: Edit) -> dict[str, Any]:
-    """Queue, group and priority after the edit."""
-    given = {"queue": changes.queue, "grp": changes.group, "priority": changes.priority}
+    """Queue, group, priority and order after the edit."""
+    given = {"queue": changes.queue, "grp": changes.group, "priority": changes.priority, "ordinal": changes.order}
     return {name: job[name] if value is UNSET else value for name, value in given.items()}
 
 
@@ -111,8 +111,7 @@ def _place(tx: Transaction, job: dict[str, Any], moved: dict[str, Any], due_at: 
         "seq": job["seq"],
     }
     tx.cursor.execute(SQL["edit.move"], values)
-    if job["grp"] is not None and in_play(job):
-        tx.touch(job["queue"], job["grp"])
+    leave_group(tx, job)
     if plays:
         turn = job["turn"] if same_place else None
         bring_into_play(tx, job["seq"], moved["queue"], job["task"], moved["grp"], moved["priority"], turn)
@@ -134,7 +133,6 @@ def delete(tx: Transaction, job_id: str) -> JobRecord:
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["prune.logs"], (job["seq"],))
     tx.cursor.execute(SQL["prune.job"], (job["seq"],))
-    if job["grp"] is not None and in_play(job):
-        tx.touch(job["queue"], job["grp"])
+    leave_group(tx, job)
     tx.close()
     return record

@@ -299,8 +299,9 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -
         "seq": holder.seq,
     }
     tx.cursor.execute(SQL["enqueue.replace"], values)
-    if holder.group is not None and holder.in_play:
-        tx.touch(holder.queue, holder.group)
+    waited = holder.state == "waiting"
+    if holder.group is not None and (holder.in_play or waited):
+        tx.touch(holder.queue, holder.group, changed=waited)  # a lower order may come first now (R105)
     if due_at <= tx.now:
         in_line = (holder.group, holder.priority, holder.order) == (job.group, job.priority, job.order)
         is_here = issued is not None and holder.queue == job.queue  # another queue may have another aging

@@ -153,6 +153,13 @@ def settle_in(tx: Transaction, settlement: Settlement) -> Answer:
     return answer
 
 
+def remove_settled(tx: Transaction, job_ids: Sequence[str]) -> None:
+    """Remove those of them that have succeeded, if R108 allows it."""
+    tx.refuse_sealed()
+    _remove(tx, [row[0] for row in tx.cursor.execute(SQL["settle.done"], (encoded(list(job_ids)).decode(),))])
+    tx.close()
+
+
 def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     """All in one statement, which runs without the GIL; False, and nothing done, if one of them is refused."""
     if sum([len(success[_VALUE] or b"") for success in successes]) > VALUES_BYTES_MAX:
@@ -388,6 +395,14 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
     return State.WAITING
 
 
+def leave_group(tx: Transaction, job: dict[str, Any]) -> None:
+    """An unstarted job, or one whose lease ends, leaves its place in its group. If it waited, one with a lower order
+    may come first now (R105)."""
+    waited = job.get("state") == State.WAITING
+    if job["grp"] is not None and (waited or in_play(job)):
+        tx.touch(job["queue"], job["grp"], changed=waited)
+
+
 def in_play(job: dict[str, Any]) -> bool:
     """Whether a job occupies a slot of its group; a job read as a lease is running."""
     state = job.get("state", State.RUNNING)
@@ -426,8 +441,7 @@ def finish(
     tx.ended([job["seq"]])
     if job["key"] is not None:
         tx.cursor.execute(_END_KEYS, (encoded([job["seq"]]).decode(),))
-    if job["grp"] is not None and in_play(job):
-        tx.touch(job["queue"], job["grp"])
+    leave_group(tx, job)
     if state is State.CANCELLED:
         close_letters(tx, [logical_name(job["id"], job["queue"], job["task"], job["key"])])
 

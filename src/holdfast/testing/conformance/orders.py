@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import StateConflict
 from ...lifecycle import Ending, State
 from ...records import ORDER_MAX, Edit, GroupOrder, QueueRule
 from .compare import same
@@ -121,6 +122,38 @@ async def jobs_without_an_order_make_way_for_nobody(world: World) -> None:
     await _all_run(world, plain, one)
 
 
+_LEAVES = {
+    "put off": lambda world, job_id: world.backend.edit(job_id, Edit(delay=600.0), now=world.now),
+    "less urgent": lambda world, job_id: world.backend.edit(job_id, Edit(priority=-1), now=world.now),
+    "in another group": lambda world, job_id: world.backend.edit(job_id, Edit(group="h"), now=world.now),
+    "without a group": lambda world, job_id: world.backend.edit(job_id, Edit(group=None), now=world.now),
+    "in another queue": lambda world, job_id: world.backend.edit(job_id, Edit(queue="other"), now=world.now),
+    "cancelled": lambda world, job_id: world.backend.cancel(job_id, now=world.now),
+    "buried": lambda world, job_id: world.backend.bury(job_id, "no", now=world.now),
+    "deleted": lambda world, job_id: world.backend.delete(job_id, now=world.now),
+    "replaced": lambda world, job_id: world.backend.enqueue(
+        [world.job(key="k", group="g", delay=600.0, on_conflict="replace")], now=world.now
+    ),
+    "expired": lambda world, job_id: world.promote_all(),
+}
+
+
+@case_for_each(_LEAVES)
+async def a_ready_job_makes_way_as_soon_as_the_job_between_leaves(world: World, way: str) -> None:
+    """A job without an order, which displaces nobody, was the first that waited. In the step in which it leaves, its
+    group is refilled, and a lower order comes first."""
+    if world.backend.sharded and way in ("in another group", "without a group", "in another queue"):
+        return  # R72: it refuses that
+    [five] = await _add(world, 5)
+    plain = await world.enqueue(group="g", key="k", expires=10.0 if way == "expired" else None)
+    [three] = await _add(world, 3)
+    await world.is_in(five, State.READY)
+    world.advance(60.0)
+    await _LEAVES[way](world, plain)
+    await world.is_in(three, State.READY)
+    await world.is_in(five, State.WAITING)
+
+
 @case
 async def an_order_means_nothing_without_a_group(world: World) -> None:
     await _declare(world)
@@ -204,6 +237,58 @@ async def an_edited_job_keeps_its_order(world: World) -> None:
     await world.backend.edit(later, Edit(delay=0.0), now=world.now)
     await world.end(lease)
     await _all_run(world, later, two, three)
+
+
+@case
+async def an_edited_order_is_the_one_that_counts(world: World) -> None:
+    """Of a ready job, of waiting ones, of one that had none, and of one that has none from then on."""
+    one, two, three, plain = await _add(world, 1, 2, 3, None)
+    for job_id, order in ((one, 9), (plain, 4), (three, None)):
+        answer = await world.backend.edit(job_id, Edit(order=order), now=world.now)
+        same((answer.order, (await world.get(job_id)).order), (order, order), "its order")
+    same([mark.text for mark in await world.backend.marks(one) if mark.kind == "edit"], ["order"], "its timeline")
+    await _all_run(world, two, three, plain, one)  # the second is ready, and makes way for orders only
+
+
+@case
+async def an_edited_order_keeps_the_key_and_the_terms(world: World) -> None:
+    """A key, with and without more that few jobs set, and then no order again."""
+    ids = [await world.enqueue(group="g", key="k"), await world.enqueue(group="g", key="l", key_window=50.0)]
+    for order in (5, -7, None):
+        for job_id in ids:
+            await world.backend.edit(job_id, Edit(order=order), now=world.now)
+            same((await world.get(job_id)).order, order, "its order")
+    windows = (("k", None), ("l", 50.0))
+    kept = [world.job(key=key, group="g", id=f"again-{key}", key_window=window) for key, window in windows]
+    same([one.id for one in await world.backend.enqueue(kept, now=world.now)], ids, "the holders")
+
+
+@case
+async def the_same_order_moves_nothing(world: World) -> None:
+    first, second = await _add(world, 1, 2)
+    before = await world.row(first)
+    await world.backend.edit(first, Edit(order=1), now=world.now)
+    same((await world.row(first))["turn"], before["turn"], "its turn")
+    await _all_run(world, first, second)
+
+
+@case
+async def a_job_in_the_window_can_get_another_order(world: World) -> None:
+    await _declare(world)
+    one, five = await _add(world, 1, 5)
+    await world.backend.edit(one, Edit(order=9), now=world.now)
+    await world.is_in(one, State.SCHEDULED)
+    world.advance(WINDOW)
+    await world.promote_all()
+    await _all_run(world, five, one)
+
+
+@case
+async def the_order_of_a_job_that_has_started_cannot_be_edited(world: World) -> None:
+    [one] = await _add(world, 1)
+    await world.claim_one(one, lease=FOREVER)
+    async with world.refused(StateConflict, "edit of a running job"):
+        await world.backend.edit(one, Edit(order=2), now=world.now)
 
 
 @case

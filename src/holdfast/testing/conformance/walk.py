@@ -51,7 +51,7 @@ class Walk:
     """One walker: remembers ids, leases (live and stale alike) and the last call of each worker."""
 
     groups: tuple[str | None, ...] = GROUPS
-
+    orders: tuple[int | None, ...] = ()  # that jobs have and get
     conflicts: tuple[str, ...] = ("keep", "replace", "raise", "debounce")
     verbs: tuple[str, ...] = ("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard", "delete")
 
@@ -264,6 +264,8 @@ class Walk:
         }
         if self.world.backend.sharded:
             del offered["queue"], offered["group"]
+        if self.orders:
+            offered["order"] = self._one(*self.orders)
         changes = Edit(
             **{name: value for name, value in offered.items() if self.dice.random() < 0.4},
             revive=self.dice.random() < 0.4,
@@ -576,8 +578,10 @@ class KeyWalk(Walk):
 class OrderWalk(ChainWalk):
     """A walk on which jobs have orders and wait for lower ones, and groups have weights."""
 
+    orders = (None, 1, 2, 2, 3, 4, -5)
+
     def _more(self) -> dict[str, Any]:
-        return {"order": self._one(None, 1, 2, 2, 3, 4, -5), "delay": self._one(None, None, None, 0.0, 5.0, 50.0)}
+        return {"order": self._one(*self.orders), "delay": self._one(None, None, None, 0.0, 5.0, 50.0)}
 
     async def limit(self) -> object:
         if self.dice.random() < 0.5:

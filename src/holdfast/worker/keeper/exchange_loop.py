@@ -38,7 +38,7 @@ from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
-from .settle_with import ExchangeWithJobs, succeeded_under
+from .settle_with import ExchangeWithJobs, committed
 from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
 from .unknown_tasks import UnknownTasks
 
@@ -470,15 +470,17 @@ class ExchangeLoop:
         """Handlers settled these leases in transactions of their own: count those that were committed as successes."""
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         unheard = self._unheard
-        self._signals.settling.difference_update(one.token for one in unconfirmed)
         try:
-            found = await self._store.call("ended", self._store.backend.ended([one.id for one in unconfirmed]))
-        except HoldfastError:
-            found = {}
-        leases = self._ledger.leases
-        done = [one for one in unconfirmed if succeeded_under(leases.get(one.token), found.get(one.id))]
-        self._settled([ended_as(Ending.SUCCEEDED, one) for one in done], [], [Answer.OK] * len(done), ended_at)
-        self._settled([one for one in unconfirmed if one not in done], [], [Answer.LOST] * len(unconfirmed), ended_at)
+            done = await committed(self._store, unconfirmed, self._ledger.leases)
+        except HoldfastError:  # they are answered LOST again, and read again: a success must not pass for a loss
+            self._take_back(unconfirmed, ())
+            self._unheard = True
+            return
+        tokens = {one.token for one in done}
+        self._signals.settling.difference_update(one.token for one in unconfirmed)
+        self._settled(done, [], [Answer.OK] * len(done), ended_at)
+        lost = [one for one in unconfirmed if one.token not in tokens]
+        self._settled(lost, [], [Answer.LOST] * len(lost), ended_at)
         self._unheard = unheard
 
     def _put_off(self, ended: list[Settlement | Release]) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -111,7 +111,7 @@ class LeaseRenewer:
         async with self._changing:
             if self.worker.id != worker_id:
                 return  # another coroutine has already handled it
-            lost = self._ledger.lose_all()
+            lost = self._ledger.lose_all(self._signals.settling)
             new = self._new_worker()
             logs.worker_forgotten(worker_id, new.id, len(lost))
             self._runners.stop(lost, Stop.LOST)
@@ -425,11 +425,16 @@ class Ledger:
         """Leases whose job has a newer one: they are lost."""
         return [one for one in self.leases.values() if one.id in newest and newest[one.id].fence > one.fence]
 
-    def lose_all(self) -> list[Lease]:
-        """The worker's row is gone and every lease with it. Return the leases it had."""
-        lost = list(self.leases.values())
+    def lose_all(self, settling: Container[str]) -> list[Lease]:
+        """The worker's row is gone and every lease with it. Return the leases it had.
+
+        Of those whose handlers ended them by transactions of their own, and that are yet to be read, that decides.
+        """
+        self.settlements = [one for one in self.settlements if one.token in settling]
+        kept = {one.token: self.leases[one.token] for one in self.settlements if one.token in self.leases}
+        lost = [lease for token, lease in self.leases.items() if token not in kept]
         self.leases.clear()
-        self.settlements.clear()
+        self.leases.update(kept)
         self.releases.clear()
         return lost
 

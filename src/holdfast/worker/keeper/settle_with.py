@@ -7,17 +7,19 @@ likely be refused again, and nobody else would hear of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from ... import events
 from ...backends.contract import Backend
-from ...context import TEXT_CHARS_MAX, bounded, dotted, error_text
+from ...context import TEXT_CHARS_MAX, bounded, dotted, ended_as, error_text
 from ...errors import HoldfastError, JobNotFound, ParentNotFound, StateConflict, StoreSealed
-from ...lifecycle import Ending, Failure, Settlement, State
+from ...lifecycle import REMOVED, Ending, Failure, Settlement, State
 from ...records import Answer, ClaimRequest, Exchanged, JobRecord, Lease, Release, SettlementWithJobs
 from .runners import Runners
+from .store_client import StoreClient
 
 REFUSALS = (JobNotFound, ParentNotFound, StateConflict, StoreSealed)
 
@@ -33,6 +35,22 @@ async def settle_with(one: SettlementWithJobs, backend: Backend) -> Answer | Hol
 def succeeded_under(lease: Lease | None, job: JobRecord | None) -> bool:
     """Whether the job has succeeded, and under this lease: after a loss another worker may have finished it."""
     return lease is not None and job is not None and job.state is State.SUCCEEDED and job.fence == lease.fence
+
+
+async def committed(store: StoreClient, ends: Sequence[Settlement], leases: Mapping[str, Lease]) -> list[Settlement]:
+    """Which of these leases, by token, their handlers have ended by transactions of their own, as successes (R90).
+
+    Their jobs are removed only here if they are to be: until now they were what told.
+    """
+    found = await store.call("ended", store.backend.ended([one.id for one in ends]))
+    done = [
+        ended_as(Ending.SUCCEEDED, one) for one in ends if succeeded_under(leases.get(one.token), found.get(one.id))
+    ]
+    removed = [one.id for one in done if one.retain == REMOVED]
+    if removed:
+        with suppress(HoldfastError):  # they are kept for a while then, as those of a worker that ends here are
+            await store.call("remove_settled", store.backend.remove_settled(removed))
+    return done
 
 
 def refused(one: Settlement, error: HoldfastError) -> Settlement:

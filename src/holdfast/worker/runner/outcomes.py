@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ...context import (
     NOT_COMMITTED,
     STOPPED,
@@ -21,6 +23,7 @@ from ...context import (
     slows_queue,
     timed_out,
 )
+from ...lifecycle import REMOVED
 
 if TYPE_CHECKING:
     from .attempt import Run
@@ -41,4 +44,7 @@ def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: R
         reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
     elif run.context._settled and kind is OutcomeKind.RETURNED:
         outcome = NOT_COMMITTED
-    return settlement_of(lease, options, outcome, error)
+    end = settlement_of(lease, options, outcome, error)
+    if run.context._settled and options.remove:  # the keeper removes the job if that was committed
+        end = replace(end, retain=REMOVED)
+    return end

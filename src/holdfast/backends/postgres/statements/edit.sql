@@ -1,6 +1,6 @@
 -- edit: an operator changes one unstarted job, or deletes one that is not running.
 
--- == edit: change an unstarted job: arguments, queue, group, priority, due time. With `revive`, a dead one is revived first.
+-- == edit: change an unstarted job: arguments, queue, group, priority, order, due time. With `revive`, a dead one is revived first.
 -- Takes the changes as JSON; what is absent stays. Returns the job.
 -- Concurrency: the keys of the old and the new queue, then both groups, then the job are locked before its state is
 -- checked, so a claim came first (it is running: refused), or finds the job changed.
@@ -32,10 +32,11 @@ BEGIN
 END $$
 
 -- :: function_edited
--- The job with its new queue, group and priority.
+-- The job with its new queue, group, priority and order.
 CREATE OR REPLACE FUNCTION holdfast.edited(j holdfast.jobs, changes jsonb) RETURNS holdfast.jobs LANGUAGE plpgsql AS $$
 BEGIN
     IF changes ? 'group' THEN j.grp := changes ->> 'group'; END IF;
+    IF changes ? 'order' THEN j.ordinal := (changes ->> 'order')::bigint; END IF;
     j.queue := coalesce(changes ->> 'queue', j.queue);
     j.priority := coalesce((changes ->> 'priority')::integer, j.priority);
     RETURN j;
@@ -101,7 +102,8 @@ CREATE OR REPLACE FUNCTION holdfast.place_edited(j holdfast.jobs, new holdfast.j
                                                  at double precision) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     plays boolean := coalesce(due <= at, j.state <> 'scheduled');
-    same boolean := (new.queue, new.grp, new.priority) IS NOT DISTINCT FROM (j.queue, j.grp, j.priority);
+    same boolean := (new.queue, new.grp, new.priority, new.ordinal)
+        IS NOT DISTINCT FROM (j.queue, j.grp, j.priority, j.ordinal);
 BEGIN
     IF due IS NOT NULL THEN
         UPDATE holdfast.jobs SET due_at = due, expires_at = expires_at - due_at + due WHERE seq = j.seq;
@@ -109,7 +111,7 @@ BEGIN
     IF same AND plays = (j.state <> 'scheduled') THEN RETURN; END IF;
     UPDATE holdfast.jobs
     SET state = CASE WHEN NOT plays THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
-        grp = new.grp, priority = new.priority, lane = holdfast.lane_of(task, new.grp),
+        grp = new.grp, priority = new.priority, ordinal = new.ordinal, lane = holdfast.lane_of(task, new.grp),
         rank = holdfast.rank_of(new.queue, new.priority),
         held = held AND (new.queue, new.grp) IS NOT DISTINCT FROM (j.queue, j.grp),
         turn = CASE WHEN plays AND same AND turn IS NOT NULL THEN turn

@@ -137,6 +137,22 @@ BEGIN
     PERFORM holdfast.remove(ARRAY[j.seq]);
 END $$
 
+-- :: remove
+SELECT holdfast.remove_settled(%(ids)s)
+
+-- :: function_remove_settled
+-- Removes jobs that a caller's transaction has ended (R90). Concurrency: one that another session has locked is kept.
+CREATE OR REPLACE FUNCTION holdfast.remove_settled(named text[]) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE j holdfast.jobs;
+BEGIN
+    PERFORM holdfast.share_rules(), holdfast.refuse_sealed();
+    FOR j IN SELECT * FROM holdfast.jobs e WHERE e.state = 'succeeded' AND e.seq = ANY (ARRAY(
+        SELECT i.seq FROM holdfast.ids i WHERE i.id = ANY (named))) ORDER BY e.seq FOR UPDATE SKIP LOCKED LOOP
+        PERFORM holdfast.remove_ended(j);
+    END LOOP;
+END $$
+
 -- == finish: what is written when an attempt ends, for good or until the job is due again.
 -- Concurrency: the caller has locked the job's row and its group.
 

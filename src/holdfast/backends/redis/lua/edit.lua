@@ -1,11 +1,11 @@
 -- edit: an operator changes one unstarted job, or deletes one that is not running.
 
 -- == script edit: change an unstarted job; with `revive` a dead one is revived first.
--- args: now, id, by, text, revive, queue, group, priority, due_at, delay
+-- args: now, id, by, text, revive, queue, group, priority, order, due_at, delay
 -- raw: arguments...
--- `text` says what is changed, '' for nothing. What is nil stays; group is false for none. `arguments` are the new
--- ones, or absent. Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so a claim came before it
--- (the job is running: refused) or after it.
+-- `text` says what is changed, '' for nothing. What is nil stays; group and order are false for none. `arguments` are
+-- the new ones, or absent. Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so a claim came
+-- before it (the job is running: refused) or after it.
 
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args.id)
@@ -29,6 +29,8 @@ end
 
 local group, priority = row[GROUP], args.priority or row[PRIORITY]
 if args.group ~= nil then group = args.group end
+local order = args.order
+if order == nil then order = hf.order_of(row) end
 local moved = hf.move_of(row, args.queue or row[QUEUE], revives)
 if moved.live_id or moved.letter_id then
     return conflict({ live_id = moved.live_id, letter_id = moved.letter_id })
@@ -40,7 +42,7 @@ if revives then
 end
 local due_at = args.due_at or args.delay and now + args.delay
 if PLACE.arguments <= #ARGV then hf.store_arguments(row[ID], ARGV.arguments) end
-hf.edit(row, moved, group, priority, due_at)
+hf.edit(row, moved, group, priority, order, due_at)
 if args.text ~= '' then hf.mark(row, { kind = 'edit', by = args.by, text = args.text }) end
 hf.close()
 return hf.pieces_of({ row[ID] })
@@ -67,6 +69,7 @@ if ends > now then
     hf.put(REMEMBERED, row[ID], hf.score_of(ends))
     hf.use('m')
 end
+hf.touch_waited(row)
 hf.remove_rows({ row[ID] })
 hf.cache[args.id] = false
 hf.close()
@@ -95,13 +98,21 @@ function hf.move_of(row, queue, revives)
     return moved
 end
 
-function hf.edit(row, moved, group, priority, due_at)
+function hf.set_order(row, order)
+    local terms = row[TERMS]
+    if not terms or terms == true then terms = { false, false, false, false, false, terms or false } end
+    terms[TERMS_ORDER] = order or nil
+    row[TERMS] = terms
+end
+
+function hf.edit(row, moved, group, priority, order, due_at)
     local plays = row[STATE] ~= 's'
     if due_at then plays = due_at <= now end
     local same_group = moved.queue == row[QUEUE] and group == row[GROUP]
-    local same = same_group and priority == row[PRIORITY]
+    local same = same_group and priority == row[PRIORITY] and order == hf.order_of(row)
     local stays = same and plays == (row[STATE] ~= 's')
     if stays and not due_at then return end
+    hf.touch_waited(row)
     local was_in, had_key = hf.leave(row)
     if moved.queue ~= row[QUEUE] and hf.holds(row) and moved.key ~= hf.key_name(row) then
         hf.set_holds(row, false)
@@ -111,6 +122,7 @@ function hf.edit(row, moved, group, priority, due_at)
         hf.set_holds(row, true)
     end
     row[QUEUE], row[GROUP], row[PRIORITY] = moved.queue, group, priority
+    if order ~= hf.order_of(row) then hf.set_order(row, order) end
     if due_at then
         if row[EXPIRES_AT] then row[EXPIRES_AT] = row[EXPIRES_AT] - row[DUE_AT] + due_at end
         row[DUE_AT] = due_at

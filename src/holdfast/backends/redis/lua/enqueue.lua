@@ -230,6 +230,7 @@ end
 
 -- Gives an unstarted job the call of a newer one with its key. Id, seq and due_max stay; so does its turn if possible.
 function hf.replace(row, job)
+    hf.touch_waited(row)
     local was_in, had_key = hf.leave(row)
     local group, terms = job[NEW_GROUP] or false, job[NEW_TERMS] or true
     local due_max = row[TERMS] ~= true and row[TERMS][TERMS_DUE_MAX]

@@ -99,6 +99,11 @@ function hf.enter_play(row, was_in, had_key)
     hf.enter(row, was_in, had_key)
 end
 
+-- A job that waits leaves its place without being started: one with a lower order may come first now (R105).
+function hf.touch_waited(row)
+    if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP]), true) end
+end
+
 function hf.ids_after(members, length)
     local ids = {}
     for i = 1, #members do ids[i] = sub(members[i], length + 1) end

@@ -126,6 +126,7 @@ end
 
 -- Buries a job that has no lease: expired, or by an operator.
 function hf.bury_unstarted(row, reason, text)
+    hf.touch_waited(row)
     local was_in, had_key = hf.leave(row)
     local failure = { at = now, reason = reason, text = text, attempt = row[ATTEMPTS], fence = row[FENCE] }
     hf.add_error(row[ID], failure)
@@ -139,6 +140,7 @@ function hf.expire(row)
         hf.bury_unstarted(row, 'expired', 'text:expired')
         return
     end
+    hf.touch_waited(row)
     local was_in, had_key = hf.leave(row)
     row[REASON] = 'expired'
     hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
@@ -151,6 +153,7 @@ function hf.cancel(row, by, reason)
         row[CANCEL_REQUESTED] = true
         hf.changed[row[ID]] = row
     else
+        hf.touch_waited(row)
         local was_in, had_key = hf.leave(row)
         hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
         hf.count_ended(row, 'cancelled')

@@ -15,8 +15,8 @@ UPDATE holdfast_jobs SET due_at = ?, expires_at = ? WHERE seq = ?
 
 -- :: move
 UPDATE holdfast_jobs
-SET state = 'scheduled', lane = 0, turn = NULL, queue = :queue, grp = :grp, priority = :priority, held = :held,
-    key_queue = :key_queue
+SET state = 'scheduled', lane = 0, turn = NULL, queue = :queue, grp = :grp, priority = :priority, ordinal = :ordinal,
+    held = :held, key_queue = :key_queue
 WHERE seq = :seq
 
 -- :: letter

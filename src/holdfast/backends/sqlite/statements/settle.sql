@@ -63,6 +63,9 @@ SELECT queue, grp FROM holdfast_jobs WHERE seq = ?
 SELECT DISTINCT queue, grp FROM holdfast_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL
 
+-- :: done
+SELECT seq FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?)) AND state = 'succeeded'
+
 -- :: removable
 -- Jobs that nothing else in the store refers to.
 SELECT seq FROM holdfast_jobs AS j
