@@ -35,8 +35,7 @@ R104. With an `order_window` in the queue's rule, a new job with group and order
   group that has room or a ready job, once due jobs joined, lets those staged among its first STAGED_LOOKS_MAX scheduled
   jobs with an order join that come before a waiting or ready job (not held). Enqueue, "replace" and edit call for one.
 R105. In a group of limit 1, a refill makes the ready job waiting again, with its turn, if the first waiting job comes
-  before it, both have an order and neither is held. Nothing else displaces a ready job. So the step in which a waiting
-  job leaves its place without being started (put off, cancelled, expired, …) refills its group, too.
+  before it, both have an order and neither is held. So a step that takes a waiting job away unstarted refills, too.
 R7. seq is an integer issued at enqueue and never changes. turn is issued when a job becomes ready, from a growing
   counter that is never below the wall clock in microseconds (ticks). release and recover keep the job's turn (through
   `waiting`, too); a job that becomes `scheduled` gets a new one later.
@@ -88,10 +87,8 @@ R16. Death (settle buried, one stall too many, expiry, an operator's bury) is on
   first_failed_at kept, failed_at and arguments the newest, the earlier death moved into history. If an older job of the
   same key held the letter, that job stays dead with reason "superseded" and may be pruned; one that holds it, never.
 R120. With a `dead_queue` in the queue's rule, the step of a death also stores a copy of the job there, scheduled and
-  due, in a sealed store, too: same task, arguments, options, priority, group, order and max_stalls; no key, expiry,
-  revival, parents. dead_copies.py has its id, one for each death, and how its options name the job. There is none if
-  the job is itself, over any number of copies, a copy of one that died in that queue: loops end. A shard notes it
-  (R118). What happens to the job or its letter later does not touch the copy.
+  due, in a sealed store, too: all but key, expiry, revival and parents is the same. dead_copies.py has its id, one per
+  death, and how options name the job. A copy of one that died in that queue leaves none there. A shard notes it (R118).
 R17. Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
   "superseded". A superseded or discarded job may be pruned after 600 s. If two jobs of a key are live at once (one of
   them no longer holds it) and one takes over or closes the letter of the other, which was revived, the other continues
@@ -540,8 +537,7 @@ class Backend(Reader):
         R71. It keeps id, task, key, seq, created_at, counters, errors, and `held` if queue and group are the same.
         Arguments alone move nothing. A new due time moves expires_at by as much; due later → scheduled, without a turn;
         due now → in play. A job in play stays so unless its due time changes, and keeps its turn if queue, group,
-        priority and order are the same; else it gets a new one, through waiting and refill in a group. The group it
-        leaves is refilled, too. due_max does not apply.
+        priority and order do; else it gets a new one, through waiting and refill. Its former group is refilled, too.
         R72. In another queue it holds its key there: StateConflict with live_id if another job does. A dead letter that
         it holds moves with it: StateConflict if that queue has one of the same key. A sharded store refuses
         (ConfigurationError) another queue, and a group in another shard.

@@ -209,8 +209,7 @@ class ExchangeLoop:
         self._signals.alive_at = self._store.clock.steady() + seconds
 
     async def _pace(self) -> None:
-        """Collect more outcomes before the next exchange while the runners have jobs that were claimed ahead, or have
-        yet to read large ones: each exchange has its price, and a handler may want the processor."""
+        """Collect outcomes before the next exchange while runners have jobs claimed ahead or large ones yet to read."""
         began, steady, runners = self._exchanged_at, self._store.clock.steady, self._runners
         left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
         if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
@@ -476,10 +475,9 @@ class ExchangeLoop:
             self._take_back(unconfirmed, ())
             self._unheard = True
             return
-        tokens = {one.token for one in done}
         self._signals.settling.difference_update(one.token for one in unconfirmed)
         self._settled(done, [], [Answer.OK] * len(done), ended_at)
-        lost = [one for one in unconfirmed if one.token not in tokens]
+        lost = [one for one in unconfirmed if one.token not in {other.token for other in done}]
         self._settled(lost, [], [Answer.LOST] * len(lost), ended_at)
         self._unheard = unheard
 
