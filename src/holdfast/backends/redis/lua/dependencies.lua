@@ -243,7 +243,9 @@ end
 
 -- The state in a packed record; false if it cannot be read. It is one letter behind the id, and is read there without
 -- unpacking anything: text of up to 31 bytes begins with a byte that has its length, longer text with a mark and that.
-local SHORT_TEXT, LONG_TEXT, FIRST = 160, 217, RECORD_HEAD_BYTES + 1
+local SHORT_TEXT = 160
+local LONG_TEXT = 217
+local FIRST = RECORD_HEAD_BYTES + 1
 function hf.packed_state(packed)
     local kind, length = byte(packed, FIRST, FIRST + 1)
     local at = nil
