@@ -236,7 +236,7 @@ class Operator(WorkerCommands):
         return await self._ado(_audit)
 
     def explain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
-        """Why a job is where it is. `tasks` are the names a worker has; defaults to this app's own."""
+        """Why a job is in its state. `tasks` are the names a worker has; defaults to this app's own."""
         return self._do("explain", partial(_explain, job_id(job), self._known_tasks(tasks)))
 
     async def aexplain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
@@ -321,7 +321,7 @@ class Operator(WorkerCommands):
         return self._job(await self._ado(lambda backend: backend.bury(id, reason, by=who)))
 
     def edit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
-        """Change a job that has not started: args, queue, group, priority, delay or at. What is not given stays."""
+        """Change a job that has not started: args, queue, group, priority, delay or at. The rest stays."""
         return self._job(self._do("edit", self._editing(job_id(job), changes, by)))
 
     async def aedit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
@@ -352,7 +352,7 @@ class Operator(WorkerCommands):
     def delete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Remove a job that is not running, with everything stored about it; returns it as it was.
 
-        Its id stays known for ten minutes, so that a repeated enqueue of the same call does not bring it back.
+        Its id is remembered for ten minutes, so that a repeated enqueue of the same call does not recreate it.
         """
         id, who = job_id(job), checked_by(by)
         return self._job(self._do("delete", partial(_delete, id, who)))
