@@ -117,7 +117,7 @@ class Holdfast(Producer, events.Listens):
         Only while the store is not in use: before the first call, or after `close()`. Tasks, queues and hooks stay.
         """
         if isinstance(self._clock, ManualClock):
-            raise ConfigurationError("this app is in a sandbox, which has a store of its own. Configure it outside.")
+            raise ConfigurationError("this app is in a sandbox, which has its own store. Configure it outside.")
         if self._store.lent or self._store.is_open:
             raise ConfigurationError(
                 f"this app already uses {self.safe_url}, so it cannot be configured any more. Call app.configure() "

@@ -123,7 +123,7 @@ class Batch:
                 "change is not in the batch. Use 'keep', 'extend', 'throttle' or 'raise'."
             )
         if new.before is not None:
-            raise ConfigurationError(f"{call!r} is in a batch already. Bind the task once for each.")
+            raise ConfigurationError(f"{call!r} is already in a batch. Bind the task once for each.")
         return BoundCall(replace(new, before=self.id, options=with_batch(new.options, self.id)))
 
     def enqueue(self, call: BoundCall[R]) -> Job[R]:

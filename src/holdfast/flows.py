@@ -118,7 +118,7 @@ def _joined(before: Flow[Any], after: Flow[Any]) -> Flow[Any]:
     known = {call.id for call in before.calls}
     twice = next((call for call in after.calls if call.id in known), None)
     if twice is not None:
-        raise ConfigurationError(f"{twice!r} is in this flow already. Bind the task once for each step.")
+        raise ConfigurationError(f"{twice!r} is already in this flow. Bind the task once for each step.")
     parents = tuple(end.id for end in before.ends)
     waiting = {call.id: waits_for(call, parents) if call.id in after.starts else call for call in after.calls}
     return Flow((*before.calls, *waiting.values()), before.starts, tuple(waiting[end.id] for end in after.ends))
