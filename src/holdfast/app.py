@@ -112,12 +112,12 @@ class Holdfast(Producer, events.Listens):
         args_bytes_max: int | None = None,
         result_bytes_max: int | None = None,
     ) -> None:
-        """Set what the constructor sets, later: in an application factory, or for a test. What is not given stays.
+        """Set the constructor's parameters later: in an application factory, or for a test. Omitted ones stay.
 
         Only while the store is not in use: before the first call, or after `close()`. Tasks, queues and hooks stay.
         """
         if isinstance(self._clock, ManualClock):
-            raise ConfigurationError("this app is in a sandbox, which has a store of its own. Configure it outside.")
+            raise ConfigurationError("this app is in a sandbox, which has its own store. Configure it outside.")
         if self._store.lent or self._store.is_open:
             raise ConfigurationError(
                 f"this app already uses {self.safe_url}, so it cannot be configured any more. Call app.configure() "
@@ -244,9 +244,9 @@ class Holdfast(Producer, events.Listens):
         group_prefetch is how many consecutive jobs of a strict group a worker may lease together, to run them one after
         the other. With on_dead="stop" a strict group stops at a job that dies, until somebody revives or discards it or
         resumes the group without it; with "go_on" its next job runs. With order="lifo" the newest of the jobs without a
-        group goes first, within a priority. order_window is how long a job with an order of its own (`order=` of the
-        task or the call) waits for lower ones of its group to arrive. dead_queue names another
-        queue that gets a copy of every job that dies in this one; the dead letter stays here.
+        group goes first, within a priority. order_window is how long a job with `order=` (of the task or the call)
+        waits for lower ones of its group to arrive. dead_queue names another queue that gets a copy of every job that
+        dies in this one; the dead letter stays here.
         """
         options = QueueOptions(
             name=name,

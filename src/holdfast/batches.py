@@ -98,7 +98,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 class Batch:
     """A batch, open or closed. Each method has an `a…` twin; `with` and `async with` open and close it.
 
-    It is opened by the first job that is added, and found again by its id: `app.find_batch(id)`.
+    Adding the first job opens it; `app.find_batch(id)` finds it again.
     """
 
     __slots__ = ("_app", "_join", "_outer", "_stored", "id")
@@ -123,11 +123,11 @@ class Batch:
                 "change is not in the batch. Use 'keep', 'extend', 'throttle' or 'raise'."
             )
         if new.before is not None:
-            raise ConfigurationError(f"{call!r} is in a batch already. Bind the task once for each.")
+            raise ConfigurationError(f"{call!r} is already in a batch. Bind the task once for each.")
         return BoundCall(replace(new, before=self.id, options=with_batch(new.options, self.id)))
 
     def enqueue(self, call: BoundCall[R]) -> Job[R]:
-        """Store a job in this batch. StateConflict if the batch is over."""
+        """Store a job in this batch. StateConflict if the batch has finished."""
         added = self.add(call)
         self._open_for(call)
         return self._app.enqueue(added)
@@ -159,7 +159,7 @@ class Batch:
     # ------------------------------------------------------------------ opening and closing
 
     def close(self) -> None:
-        """Add no more from outside: when its members have finished, the batch has. Its own jobs may still add some."""
+        """Accept no more jobs from outside: the batch finishes with its members. Its own jobs can still add some."""
         if not self._stored:
             call = self._alone()
             self._open_outer(call)
@@ -247,7 +247,7 @@ class Batch:
         return await self._app._store.acall(partial(status_of, self.id))
 
     def finished(self, timeout: Duration | None = None) -> BatchStatus:
-        """Wait until it has finished, and return what became of its members. WaitTimedOut."""
+        """Wait until it has finished, and return the final states of its members. WaitTimedOut."""
         forbid_running_loop("batch.finished()", "batch.afinished()")
         return self._app._store.call(partial(self._wait, timeout))
 

@@ -61,7 +61,7 @@ class Retry(Verdict):
 
 
 class Snooze(Verdict):
-    """Not a failure: run again in `seconds`. Spends nothing. With queue=True its whole queue starts nothing before."""
+    """Not a failure: run again in `seconds`. Spends nothing. With queue=True its queue starts nothing until then."""
 
     def __init__(self, seconds: float | timedelta, *, queue: bool = False) -> None:
         self.seconds: float = to_seconds(seconds, "Snooze(…)")
@@ -126,7 +126,7 @@ class Resources(dict[str, Any]):
 
 
 class Attempt:
-    """What a lease says about its attempt, to a handler and to a program that leased the job itself."""
+    """What a lease tells a handler, or a program that leased the job itself, about its attempt."""
 
     __slots__ = ("_lease",)
 
@@ -253,7 +253,7 @@ class Context(Durable, Attempt):
     def parents(self) -> Mapping[str, Any]:
         """The results of the jobs that this one waited for (`after=`), by id; only of those that succeeded.
 
-        They are read here, at the first look; for an async handler that takes a Context, before it began.
+        They are read at the first access; for an async handler that takes a Context, before it begins.
         """
         if self._parents is None:
             asks, job_id = self._asks_parents(), first_id(self._lease.options, self.id)
@@ -302,7 +302,7 @@ class Context(Durable, Attempt):
             self._reports.line(self._lease, plain(text)[:LOG_LINE_CHARS_MAX])
 
     def slow_down(self, seconds: float | timedelta) -> None:
-        """Start no more jobs of this job's queue for `seconds`, on any worker: for when a remote side is overloaded.
+        """Start no more jobs of this job's queue for `seconds`, on any worker: for when a remote service is overloaded.
 
         Takes effect almost immediately; running jobs, including this one, continue. Never shortens a longer slow-down.
         """

@@ -7,20 +7,20 @@ results or URL passwords. A message states what happened, why, and what to do ne
     ├── ConfigurationError          a wrong option, URL, name or task definition        (also ValueError)
     │   ├── TaskNotRegistered
     │   ├── TaskAlreadyRegistered
-    │   ├── QueryRejected           a query that cannot be read: names the column
+    │   ├── QueryRejected           a query that cannot be parsed: names the column
     │   └── BackendNotInstalled     names the extra to install
     ├── StartupFailed               a function of app.on_startup raised
     ├── ArgumentsRejected           arguments or a result that cannot be stored         (also ValueError)
     │   ├── InvalidArguments        cannot be bound, encoded, or too large
     │   └── InvalidResult           a handler's result cannot be encoded, or is too large
     ├── JobNotFound                                                                     (also LookupError)
-    │   └── ParentNotFound          a job was to wait for one that is not there
+    │   └── ParentNotFound          the job to wait for is not in the store
     ├── CronEntryNotFound           no cron entry has that name                         (also LookupError)
     ├── StateConflict               the job's state forbids the verb
     ├── DuplicateJob                the key is taken by a live job
     ├── LeaseLost                   a write about a lease that is no longer ours
     ├── WaitTimedOut                a result did not come in time                       (also TimeoutError)
-    ├── StepsChanged                a handler does other steps than its earlier attempts
+    ├── StepsChanged                a handler runs different steps than its earlier attempts
     ├── SignalTimedOut              a signal did not come in time                       (also TimeoutError)
     ├── ResultGone                  the job finished and was pruned
     ├── JobDied                     the awaited job is dead
@@ -30,7 +30,7 @@ results or URL passwords. A message states what happened, why, and what to do ne
     └── BackendError                the store failed; the driver's error is the cause
         ├── BackendUnavailable      safe to try again
         ├── SchemaMismatch          the store's schema is older or newer than this version's
-        └── StoreSealed             the store takes no work: it is being moved, or was
+        └── StoreSealed             the store accepts no work: it is being moved, or was moved
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TaskAlreadyRegistered(ConfigurationError):
 
 
 class QueryRejected(ConfigurationError):
-    """A query cannot be read or answered; `column` counts from 1, `suggestion` is what may have been meant."""
+    """A query cannot be parsed or answered; `column` counts from 1, `suggestion` is a likely correction."""
 
     def __init__(self, why: str, column: int | None = None, suggestion: str | None = None) -> None:
         self.why, self.column, self.suggestion = why, column, suggestion
@@ -116,16 +116,16 @@ class JobNotFound(HoldfastError, LookupError):
 
     def __init__(self, job_id: str, what: str = "job") -> None:
         self.job_id = job_id
-        super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
+        super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists the existing ones.")
 
 
 class ParentNotFound(JobNotFound):
-    """A job was to wait for a parent that the store does not have; nothing was stored."""
+    """The store does not have the parent that a job should wait for; nothing was stored."""
 
     def __init__(self, parent_id: str, child_id: str) -> None:
         HoldfastError.__init__(
             self,
-            f"job {child_id} was to wait for job {parent_id!r}, which is not in the store: it was never stored, or it "
+            f"job {child_id} should wait for job {parent_id!r}, which is not in the store: it was never stored, or it "
             "was pruned. Store the parent first, or in the same enqueue_many().",
         )
         self.job_id = self.parent_id = parent_id
@@ -138,7 +138,7 @@ class CronEntryNotFound(HoldfastError, LookupError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"no cron entry {name!r}. `holdfast cron ls` lists what is there; a worker stores those of its code "
+            f"no cron entry {name!r}. `holdfast cron ls` lists the existing ones; a worker stores those of its code "
             "when it starts."
         )
 
@@ -173,7 +173,7 @@ class LeaseLost(HoldfastError):
 
 
 class WaitTimedOut(HoldfastError, TimeoutError):
-    """The job did not finish within the timeout; it goes on. `why` is set if nothing will run it."""
+    """The job did not finish within the timeout; it continues. `why` is set if no worker will run it."""
 
     def __init__(self, job_id: str, seconds: float, state: str, why: str = "") -> None:
         self.job_id, self.seconds, self.state, self.why = job_id, seconds, state, why
@@ -182,7 +182,7 @@ class WaitTimedOut(HoldfastError, TimeoutError):
 
 
 class StepsChanged(HoldfastError):
-    """The handler does other steps than in its earlier attempts: its code was changed while the job was under way."""
+    """The handler runs different steps than in its earlier attempts: its code changed before the job finished."""
 
     def __init__(self, job_id: str, number: int, stored: str | None, called: str | None) -> None:
         self.job_id, self.number, self.stored, self.called = job_id, number, stored, called
@@ -190,7 +190,7 @@ class StepsChanged(HoldfastError):
         now = "the handler returned without it" if called is None else f"the handler called {called}"
         super().__init__(
             f"job {job_id}, step number {number}: {was}, but {now}. Steps must come in the same order under the same "
-            "names in every attempt; ask ctx.version(…) where the code has changed, or deploy the old code."
+            "names in every attempt; use ctx.version(…) where the code has changed, or deploy the old code."
         )
 
 
@@ -243,11 +243,11 @@ class OutcomeUnknown(HoldfastError):
     def __init__(self, verb: str, advice: str = "") -> None:
         self.verb = verb
         advice = advice or _REPEATED.get(verb, "Repeat the same call: it takes effect at most once.")
-        super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
+        super().__init__(f"no reply to {verb}: it may or may not have taken effect. {advice}")
 
 
 class WorkerSilent(HoldfastError, TimeoutError):
-    """A worker has not answered a command in time. It is carried out at its next renewal, unless the worker is gone."""
+    """A worker did not reply to a command in time. It carries it out at its next renewal, unless it is gone."""
 
     def __init__(self, worker: str, ask: str, seconds: float) -> None:
         self.worker, self.ask, self.seconds = worker, ask, seconds
@@ -258,12 +258,12 @@ class WorkerSilent(HoldfastError, TimeoutError):
 
 
 class QueueBusy(HoldfastError):
-    """Jobs of the queue are running, and what was asked for must not happen beside them. Nothing was deleted."""
+    """Jobs of the queue are running, and the operation must not run at the same time. Nothing was deleted."""
 
     def __init__(self, queue: str, running: int) -> None:
         self.queue, self.running = queue, running
         super().__init__(
-            f"queue {queue!r} has {running} running jobs. Wait until they end, or give a time to wait for them; cancel "
+            f"queue {queue!r} has {running} running jobs. Wait until they end, or pass a time to wait for them; cancel "
             "asks them to stop."
         )
 

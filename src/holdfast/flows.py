@@ -1,6 +1,6 @@
-"""Flows: calls that wait for each other, as people write them (`chain`, `group_of`), and a running flow as a graph.
+"""Flows: calls that wait for each other, as users write them (`chain`, `group_of`), and a running flow as a graph.
 
-Called by users and by the app. A flow is nothing but bound calls with `after=`; the store knows jobs and edges only.
+Called by users and by the app. A flow is just bound calls with `after=`; the store only knows jobs and edges.
 So a running flow can be found again from any of its jobs, by walking from job to job.
 """
 
@@ -118,7 +118,7 @@ def _joined(before: Flow[Any], after: Flow[Any]) -> Flow[Any]:
     known = {call.id for call in before.calls}
     twice = next((call for call in after.calls if call.id in known), None)
     if twice is not None:
-        raise ConfigurationError(f"{twice!r} is in this flow already. Bind the task once for each step.")
+        raise ConfigurationError(f"{twice!r} is already in this flow. Bind the task once for each step.")
     parents = tuple(end.id for end in before.ends)
     waiting = {call.id: waits_for(call, parents) if call.id in after.starts else call for call in after.calls}
     return Flow((*before.calls, *waiting.values()), before.starts, tuple(waiting[end.id] for end in after.ends))
@@ -268,7 +268,7 @@ class FlowRun(Generic[R]):
         return await self._last_job(await self._app.ajob(self._last_id())).aresult(timeout)
 
     def finished(self, timeout: Duration | None = None) -> FlowGraph:
-        """Wait until every job of it has finished, and return what became of them. WaitTimedOut."""
+        """Wait until all its jobs have finished, and return their final states. WaitTimedOut."""
         forbid_running_loop("flow.finished()", "flow.afinished()")
         return self._app._store.call(partial(self._finished, self._until(timeout)))
 
@@ -277,7 +277,7 @@ class FlowRun(Generic[R]):
         return await self._app._store.acall(partial(self._finished, self._until(timeout)))
 
     def cancel(self, *, by: str = "") -> int:
-        """Cancel the jobs of it that have not finished; returns how many."""
+        """Cancel its unfinished jobs; returns how many."""
         forbid_running_loop("flow.cancel()", "flow.acancel()")
         return self._app._store.call(partial(self._cancel, by))
 
@@ -286,9 +286,9 @@ class FlowRun(Generic[R]):
         return await self._app._store.acall(partial(self._cancel, by))
 
     def retry_failed(self, *, by: str = "") -> int:
-        """Run the jobs again that died or were cancelled, each when its parents have succeeded; returns how many.
+        """Rerun the jobs that died or were cancelled, each when its parents have succeeded; returns how many.
 
-        What only went with a parent comes back with it, and is not counted.
+        Jobs that ended only because a parent did come back with it, and are not counted.
         """
         forbid_running_loop("flow.retry_failed()", "flow.aretry_failed()")
         return self._app._store.call(partial(self._retry_failed, by))

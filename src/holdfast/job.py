@@ -76,7 +76,7 @@ class BoundCall(Generic[R]):
     def result(self) -> R:
         """What its job will return, as an argument of another call that waits for it: `add.bind(call.result, 3)`.
 
-        It stands for the value until that call runs, so nothing can be done with it but pass it on.
+        It is a placeholder until that call runs, so it can only be passed on.
         """
         if self.key is not None:
             raise ConfigurationError(
@@ -171,7 +171,7 @@ class Job(Generic[R]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What travels with the job for code around it: request id, trace context, tenant."""
+        """Metadata that travels with the job for middleware: request id, trace context, tenant."""
         return headers_of(self._record.options)
 
     @property
@@ -210,7 +210,7 @@ class Job(Generic[R]):
 
     @property
     def shared_stalls(self) -> int:
-        """Stalls while other jobs ran in the same process; they have a cap of their own."""
+        """Stalls while other jobs ran in the same process; they have their own cap."""
         return self._record.shared_stalls
 
     @property
@@ -352,7 +352,7 @@ def result_of(parent: Job[R] | BoundCall[R]) -> R:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the jobs that match a query, and what was looked at for it."""
+    """One page of the jobs that match a query, and how much was scanned for it."""
 
     jobs: list[Job[Any]]
     after: str | None  # the position to continue after; None: these were the last
@@ -369,7 +369,7 @@ class JobsFound:
         self._most = most
 
     def page(self) -> Page:
-        """The first page: at most `limit` jobs; fewer if it reached its bound of jobs or bytes to look at."""
+        """The first page: at most `limit` jobs; fewer if it reached its bound of jobs or bytes to scan."""
         return self._shown(self._app._page(self._of_one(self._most)))
 
     async def apage(self) -> Page:

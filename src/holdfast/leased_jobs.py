@@ -1,8 +1,8 @@
 """Jobs leased by a program that is not a worker: `with app.lease("mail", most=10) as jobs:`.
 
 Called by `app.lease`. It uses the app's own backend on the app's store thread, which renews the leases while the caller
-works, so a block costs no thread and no connection. The caller settles each job; what it leaves is released, at no
-cost, when the block ends. It never runs a handler and cannot stop its caller: `job.lost` says when to stop.
+works, so a block costs no thread and no connection. The caller settles each job; jobs it does not settle are released,
+at no cost, when the block ends. It never runs a handler and cannot stop its caller: `job.lost` tells it when to stop.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LeasedJob(Attempt):
         await self._asettle(self._children.stored_with(succeeded(self._app, self._lease, value)))
 
     def fail(self, error: BaseException | str) -> None:
-        """The attempt failed: spends a retry. It is retried by the task's policy, or dead if that has no more."""
+        """The attempt failed: spends a retry. The task's policy decides; without a retry left, the job is dead."""
         self._settle("fail", failed(self._app, self._lease, error))
 
     async def afail(self, error: BaseException | str) -> None:

@@ -143,13 +143,13 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
         None: "Only jobs that have not started can be buried.",
     },
     Verb.RUN_NOW: {None: "Only scheduled jobs can be brought forward."},
-    Verb.SIGNAL: {None: "Nothing of it will wait for a signal any more."},
+    Verb.SIGNAL: {None: "It will not wait for a signal any more."},
     Verb.REVIVE: {
         _OK: "Only dead jobs can be revived; retry takes any finished one.",
         _C: "Only dead jobs can be revived; retry takes any finished one.",
         None: "Only dead jobs can be revived.",
     },
-    Verb.RETRY: {None: "It is still on its way; only finished jobs can be retried."},
+    Verb.RETRY: {None: "It has not finished yet; only finished jobs can be retried."},
     Verb.EDIT: {
         _X: "It was claimed before the edit: cancel it, or wait until it ends.",
         _D: "A dead job is edited together with its revival: revive it with the new values.",
@@ -157,7 +157,7 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
     },
     Verb.DELETE: {None: "Cancel it first, and delete it when it has ended."},
     "rejoin": {None: "Only dead and cancelled jobs with parents that have not succeeded can wait for them again."},
-    "join": {None: "It no longer waits for others: its batch is over. Use a new one, or none."},
+    "join": {None: "It no longer waits for others: its batch has finished. Use a new batch, or none."},
     "discard": {None: "It was revived: its letter closes when it succeeds. Or cancel it first."},
 }
 
@@ -199,7 +199,7 @@ FAILURE_TEXTS: Mapping[str, str] = MappingProxyType(
         "buried": "buried by an operator",  # an operator who gave no reason
         "parent": "its parent %s died or was cancelled",
         "stalled": "its worker stopped renewing the lease, or died (stall %s; %s allowed)",
-        "stalled_among": "its worker stopped renewing the lease, or died, with jobs beside it (stall %s; %s allowed)",
+        "stalled_among": "its worker stopped renewing the lease, or died, with others running (stall %s; %s allowed)",
     }
 )
 

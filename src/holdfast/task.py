@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from .batch_calls import AsyncBatch, Batch, Results
 
     class Untyped:
-        """Fits a first parameter without annotation, which a type checker would else take for a Context and drop."""
+        """Matches an unannotated first parameter, which a type checker would otherwise take for a Context and drop."""
 
 # ----------------------------------------------------------------------------------------------------------------------
 # One call on its way to the store: its options, its group and key, and the job as stored. Arguments are inspected only
@@ -106,7 +106,7 @@ def check_at(at: object) -> float:
 
 
 def check_after(value: object) -> tuple[str, ...]:
-    """The ids of the jobs that a call is to wait for, each once."""
+    """The ids of the jobs that a call waits for, without duplicates."""
     if value is None:
         return ()
     if isinstance(value, str | Job | BoundCall) or not isinstance(value, Iterable):
@@ -215,7 +215,7 @@ def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice[str]:
 
 
 def compile_order(chooser: OrderChooser, codec: Codec) -> Choice[int | None]:
-    """The same for an order. None gives a job none."""
+    """The same for an order; None means that jobs have none."""
     if not callable(chooser):
         fixed = order_number(chooser)
         return lambda given: fixed
@@ -298,7 +298,7 @@ def make_job(
 
 
 def stored_options(placement: Placement) -> bytes | None:
-    """A call's options as stored, which say who enqueues it."""
+    """A call's options as stored, including who enqueues it."""
     return placement.options if placement.by else signed(placement.options)
 
 

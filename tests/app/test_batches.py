@@ -79,7 +79,7 @@ def test_an_open_batch_finishes_when_it_is_closed_and_its_jobs_have(anywhere: St
     assert anywhere.told == ["finish", "success"]
     assert {counts["succeeded"] for _, counts in anywhere.fired} == {5}
     assert job.refresh().state is State.SUCCEEDED
-    with pytest.raises(StateConflict, match="batch is over"):
+    with pytest.raises(StateConflict, match="batch has finished"):
         batch.enqueue(anywhere.member.bind(0))
     assert not app.audit().violations
 
@@ -216,7 +216,7 @@ def test_what_is_no_callback_or_member_is_refused(stage: Stage) -> None:
     with pytest.raises(ConfigurationError, match="batch= takes a batch"):
         app.batch(batch="b")  # type: ignore[arg-type]
     batch = app.batch()
-    with pytest.raises(ConfigurationError, match="in a batch already"):
+    with pytest.raises(ConfigurationError, match="already in a batch"):
         batch.enqueue(batch.add(call))
     with pytest.raises(ConfigurationError, match="cannot wait for the batch"):
         batch.enqueue(stage.tell.options(after=[batch.id]).bind("x"))

@@ -14,7 +14,7 @@ from .session import Session, find_id, session_options
 
 @click.command()
 @click.argument("id")
-@click.option("--close", is_flag=True, help="Close it: when its jobs have finished, it has.")
+@click.option("--close", is_flag=True, help="Close it: it finishes when its jobs have.")
 @click.option("--cancel", is_flag=True, help="Close it, and cancel its jobs that have not finished.")
 @session_options
 def batch(session: Session, id: str, close: bool, cancel: bool) -> int:

@@ -108,7 +108,7 @@ ROWS = {
 def bench(jobs: int, slots: int, store: str, url: str | None, as_json: bool) -> None:
     """Measure this machine with the safe defaults: enqueue, end to end, latency.
 
-    With --url, a store of yours: PostgreSQL with a schema of its own (?schema=bench), Redis with a prefix of its own
+    With --url, your own store: PostgreSQL with a separate schema (?schema=bench), Redis with a separate prefix
     (?prefix=bench). It must hold no jobs, and holds none afterwards.
     """
     printer = Printer(as_json=as_json)

@@ -37,7 +37,7 @@ def cron(ctx: click.Context, session: Session) -> int:
 @cron.command("ls")
 @session_options
 def ls(session: Session) -> int:
-    """List cron entries. With --app, those that were declared by code and are not in this code are marked."""
+    """List cron entries. With --app, entries declared by code that the app no longer has are marked."""
     return _list(session)
 
 
@@ -223,7 +223,7 @@ def add(
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def rm(session: Session, name: str, dry_run: bool, yes: bool) -> int:
-    """Remove an entry. One that code declares comes back with the next worker that starts."""
+    """Remove an entry. If code declares it, the next worker that starts adds it again."""
     with session.store() as app:
         entry = app.cron.get(name)
         if dry_run:

@@ -36,7 +36,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option("--prefix", default="", metavar="PATH", help="Serve under this path, as behind a proxy: /jobs")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--password-file", metavar="FILE", help="Require the password in this file.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name it is reached by. Repeatable.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name to accept. Repeatable.")
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
 def dashboard(
     session: Session,

@@ -34,10 +34,10 @@ GRACE_SECONDS = 5.0
 @click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs. [10; 100 if all tasks are async]")
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
 def dev(app: str, port: int, app_dir: str, url: str | None, slots: int | None, opens: bool | None) -> int:
-    """Run a worker that reloads changed code, and the dashboard beside it, until Ctrl-C.
+    """Run a worker that reloads changed code, together with the dashboard, until Ctrl-C.
 
-    For development: one worker with one runner, and a short grace at the end. The dashboard shows signatures as they
-    were when it started.
+    For development: one worker with one runner, and a short grace period at the end. The dashboard shows signatures as
+    they were when it started.
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast dev` needs Linux or macOS. On Windows call app.work() in your program.")

@@ -1,4 +1,4 @@
-"""`holdfast flow`: the jobs that are linked to one by `after=`, as a tree or a graph, and what to do with all of them.
+"""`holdfast flow`: the jobs that `after=` links to one job, as a tree or a graph, and actions on all of them.
 
 Loaded by main when it is called. Changes jobs only with --cancel or --retry-failed.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.argument("id")
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz: holdfast flow ID --dot | dot -Tsvg > flow.svg")
 @click.option("--svg", is_flag=True, help="Print a drawing: holdfast flow ID --svg > flow.svg")
-@click.option("--cancel", is_flag=True, help="Cancel all jobs of it that have not finished.")
-@click.option("--retry-failed", is_flag=True, help="Run the jobs of it again that died or were cancelled.")
+@click.option("--cancel", is_flag=True, help="Cancel all its unfinished jobs.")
+@click.option("--retry-failed", is_flag=True, help="Rerun its jobs that died or were cancelled.")
 @session_options
 def flow(session: Session, id: str, dot: bool, svg: bool, cancel: bool, retry_failed: bool) -> int:
     """Show the jobs that wait for one another.

@@ -84,7 +84,7 @@ def _stop(group: GroupRecord) -> str:
 @click.option("--limit", "-n", type=LimitWord(), metavar="N|none|reset", help="At most N of its jobs run at once.")
 @click.option("--no-limit", is_flag=True, help="Remove the override; same as --limit reset.")
 @click.option("--rate", type=RateWord(), metavar="RATE|none|reset", help="At most this many start, such as 5/s.")
-@click.option("--weight", type=click.IntRange(1, GROUP_WEIGHT_MAX), help="Turns a round where other groups have one.")
+@click.option("--weight", type=click.IntRange(1, GROUP_WEIGHT_MAX), help="Turns per round; other groups have one.")
 @session_options
 def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, rate: Any, weight: int | None) -> int:
     """Show group NAME of QUEUE, or override its limit, rate and weight."""

@@ -66,7 +66,7 @@ COLUMNS_SHOWN = ("id", "state", "task", "queue", "group", "tries", "when", "note
 @click.argument("query", nargs=-1, shell_complete=complete_query)
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @click.option("--sort", metavar="WHAT", help=f"{', '.join(SORTS)}. [created]")
-@click.option("--after", metavar="POSITION", help="Continue a list where it ended; it says where.")
+@click.option("--after", metavar="POSITION", help="Continue a list at the position where it ended.")
 @click.option("--columns", metavar="NAMES", help=f"Which to show, separated by commas: {', '.join(COLUMNS)}.")
 @click.option("--count", "counting", is_flag=True, help="Only count them, up to 10,000.")
 @click.option("--group-by", metavar="WHAT", help=f"Count them by {', '.join(GROUPINGS)}.")

@@ -1,4 +1,4 @@
-"""`holdfast keys free`: let go of a unique key that a job holds.
+"""`holdfast keys free`: free a unique key that a job holds.
 
 Loaded by main when called.
 """
@@ -27,7 +27,7 @@ def keys() -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def free(session: Session, key: str, queue: str | None, task: str | None, yes: bool) -> int:
-    """Let go of KEY, so that the next call with it makes a job. The job that held it goes on without it."""
+    """Free KEY, so that the next call with it creates a job. The job that held it continues without it."""
     with session.store() as app:
         confirm(session, f"free key {key!r} in {app.safe_url}?", yes=yes)
         session.announce(app)

@@ -83,7 +83,7 @@ def bury(session: Session, reason: str, **asked: Any) -> int:
 def delete(session: Session, **asked: Any) -> int:
     """Remove jobs that are not running, with everything stored about them.
 
-    Their ids stay known for ten minutes. A --query without a state means every state but running.
+    Their ids are remembered for ten minutes. A --query without a state means every state but running.
     """
     return _change(session, "delete", lambda app, one: app.delete(one, by=me()), **asked)
 
@@ -227,7 +227,7 @@ def _going(pause: Pause) -> str:
 @click.option("--reason", "-r", default="", help="Shown with the pause.")
 @session_options
 def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
-    """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""
+    """Pause a queue, a group or a task: none of its jobs start until resume. Running jobs end normally."""
     _one_thing(queue, group, task)
     return pause_it(session, make_pause(queue, group, task, reason, me()))
 

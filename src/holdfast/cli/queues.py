@@ -182,7 +182,7 @@ def check_queue(queue: str, known: list[str]) -> None:
 @click.option("--reason", "-r", default="", help="Shown with the pause.")
 @session_options
 def pause_command(session: Session, queue: str, reason: str) -> int:
-    """Pause QUEUE: nothing of it starts until resume. Running jobs end normally."""
+    """Pause QUEUE: none of its jobs start until resume. Running jobs end normally."""
     return pause_it(session, make_pause(queue, None, None, reason, me()))
 
 
@@ -202,7 +202,7 @@ def resume_command(session: Session, queue: str) -> int:
 @session_options
 @click.pass_context
 def tasks(ctx: click.Context, session: Session) -> int:
-    """List the tasks that live workers have, and those with a limit, a rate or a retention of their own."""
+    """List the tasks that live workers have, and those with their own limit, rate or retention."""
     if not lists(ctx):
         return Exit.DONE
     with session.store() as app:

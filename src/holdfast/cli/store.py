@@ -83,7 +83,7 @@ def recover(session: Session) -> int:
 @click.option(
     "--older-than", type=Duration(), metavar="AGE", help="Finished longer ago than this, such as 7d; at least 10m."
 )
-@click.option("--dry-run", is_flag=True, help="Count what would go; remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Count what would be removed; remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) -> int:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 )
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long running jobs may take at shutdown. [30s]")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Timeout of tasks that have none. [none]")
-@click.option("--name", metavar="NAME", envvar="HOLDFAST_WORKER_NAME", help="What to call this worker.")
+@click.option("--name", metavar="NAME", envvar="HOLDFAST_WORKER_NAME", help="A name for this worker.")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
 @click.option("--no-history", is_flag=True, help="Do not record statistics and events.")
 @click.option("--drain", is_flag=True, help="Exit when nothing is ready or running.")

@@ -154,7 +154,7 @@ class QueueOptions:
         if self.group_limit != 1 and self.group_order == "strict":
             raise ConfigurationError(
                 f"queue {self.name!r}: group_limit={self.group_limit} contradicts group_order='strict', which runs one "
-                "job of a group at a time. Say group_order='relaxed'."
+                "job of a group at a time. Set group_order='relaxed'."
             )
 
     def rule(self) -> QueueRule:

@@ -32,7 +32,7 @@ class Unique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long finished and dead jobs are kept, and how many of a task. None: no bound of its own."""
+    """How long finished and dead jobs are kept, and how many of a task. None: no separate bound."""
 
     finished: Duration | None = None  # succeeded and cancelled jobs; None: a day
     finished_count: int | None = None

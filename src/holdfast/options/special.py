@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Special(Enum):
-    """What is not a number."""
+    """A value that is not a number."""
 
     UNLIMITED = "unlimited"
     RESET = "reset"

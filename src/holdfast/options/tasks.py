@@ -235,17 +235,17 @@ class TaskOptions:
         made = dataclasses.replace(self, **checked)
         if made.isolation != "process" and any(getattr(made, name) is not None for name in LIMITS):
             raise ConfigurationError(
-                "memory_limit=, cpu_limit= and file_limit= hold for a process of the job's own. "
+                "memory_limit=, cpu_limit= and file_limit= need a separate process for the job. "
                 'Say isolation="process" too.'
             )
         if made.isolation != "process" and made.on_exit != "crash":
-            raise ConfigurationError('on_exit= holds for a process of the job\'s own. Say isolation="process" too.')
+            raise ConfigurationError('on_exit= needs a separate process for the job. Say isolation="process" too.')
         check_holding(made)
         _check_batch(made)
         _check_catch_all(made)
         if made.remove and made.window is not None:
             raise ConfigurationError(
-                "remove= and window= exclude each other: a window is held by the job, which must not go before it ends."
+                "remove= and window= exclude each other: a window is held by the job, which must stay until it ends."
             )
         if made.order is not None and made.group is None:
             raise ConfigurationError("order= is a job's place among those of its group. Give group= too.")
@@ -300,7 +300,7 @@ def _check_catch_all(options: TaskOptions) -> None:
     if given or options.isolation == "process":
         raise ConfigurationError(
             f"catch_all= and {given[0] if given else 'isolation'}= exclude each other: the jobs it gets are of other "
-            "tasks, and limits, rates, batches and processes of their own go by a task's name."
+            "tasks, and limits, rates, batches and isolation are tied to a task's name."
         )
 
 
@@ -309,7 +309,7 @@ def _batch_within(value: Any) -> float:
     if seconds > BATCH_WITHIN_SECONDS_MAX:
         raise ConfigurationError(
             f"batch_within= is at most {BATCH_WITHIN_SECONDS_MAX:g} s, not {seconds:g}: meanwhile the jobs wait in a "
-            "worker, which no other one can take them from."
+            "worker, and no other worker can take them."
         )
     return seconds
 

@@ -181,7 +181,7 @@ def _priorities(value: Priorities) -> tuple[int, int]:
         raise ConfigurationError(f'priority= takes a number or a range such as "0..10", not {shown(value)}.')
     numbers = [whole(end, "priority=", -PRIORITY_MAX, PRIORITY_MAX) for end in (lowest, highest)]
     if numbers != sorted(numbers):
-        raise ConfigurationError(f"priority= goes from the lowest to the highest, so {shown(value)} is no priority.")
+        raise ConfigurationError(f"priority= goes from the lowest to the highest, so {shown(value)} is not a range.")
     return numbers[0], numbers[1]
 
 
