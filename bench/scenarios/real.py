@@ -42,6 +42,7 @@ class Row(NamedTuple):
     peers: Mapping[str, str] = {}  # of peers, beside their own for no-op jobs
     limit: Mapping[str, str] | None = None  # the handler's; None: that of the store
     defaults: bool = False  # also as everybody is installed
+    bare: int = 5  # times as many jobs for the bare store
 
 
 NOOP = Row("no-op", NOOP_PER_SECOND, ALL, defaults=True)
@@ -61,7 +62,7 @@ ROWS = (
         peers={"BENCH_SLOTS": "1000"}, limit={"BENCH_SLOTS": "1000"}, defaults=True,
     ),
     Row("10 KB of arguments", 8000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
-    Row("100 KB of arguments", 1200, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}),
+    Row("100 KB of arguments", 6000, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}, bare=1),
     Row("5 % of attempts fail", NOOP_PER_SECOND, ALL, "fail-5"),
     Row(f"{QUEUES:,} queues", NOOP_PER_SECOND, MANY_QUEUES, settings={"BENCH_QUEUES": str(QUEUES)}),
 )  # fmt: skip
@@ -110,7 +111,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     found = []
     for row, family, contenders in families:
         for one in contenders(setting, row):
-            jobs = jobs_for(row, one, _seconds(setting)) * (5 if one.kind == "floor" and not row.handler else 1)
+            jobs = jobs_for(row, one, _seconds(setting)) * (row.bare if one.kind == "floor" and not row.handler else 1)
             measure = partial(measured, setting, one, jobs)
             is_baseline = one.kind != "ours"
             found.append(
