@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 _LIST = b'"dead":['  # in JSON, where quotes inside of strings are escaped
+_BEGINS = b'{"version":1,'  # a death; no header, tag or other option of the user's begins with a number
 
 
 class Death(Struct, frozen=True):
@@ -33,12 +34,12 @@ def copy_id(job_id: str, count: int, at: float) -> str:
 
 def died_in(stored: bytes | None, queue: str) -> bool:
     """Whether a job is the copy of one that died in that queue, or the copy of such a copy."""
-    return stored is not None and b'{"queue":' + msgspec.json.encode(queue) + b"," in stored
+    return stored is not None and _BEGINS + b'"queue":' + msgspec.json.encode(queue) + b"," in stored
 
 
 def with_death(stored: bytes | None, death: Death) -> bytes:
     """The stored options of a copy, given those of the job that died."""
-    text = msgspec.json.encode(death)
+    text = _BEGINS + msgspec.json.encode(death)[1:]
     if stored is None or len(stored) <= 2 or not stored.endswith(b"}"):
         return b"{" + _LIST + text + b"]}"
     head, found, tail = stored.partition(_LIST)

@@ -31,6 +31,8 @@ from ..lifecycle import Settlement, State
 from ..records import Answer, Enqueued, NewJob
 from .contract import Backend
 
+OUTBOX_BYTES = 1_048_576  # of noted jobs that one look at an outbox brings: a note has a whole job, arguments included
+
 PostKind = Literal["job", "watch", "news", "ask"]
 Unless = Literal["unfinished", "waiting", "never"]
 
@@ -110,7 +112,8 @@ class Shard(Backend):
 
     @abstractmethod
     async def outbox(self, limit: int, after: int = 0) -> list[Post]:
-        """The oldest notes with a higher tick, in their order. One that cannot be read has no job."""
+        """The oldest notes with a higher tick, in their order, `limit` at most and no more once their jobs have
+        OUTBOX_BYTES: a call must end in time however large they are. One that cannot be read has no job."""
 
     @abstractmethod
     async def delivered(self, posts: Sequence[Post]) -> None:

@@ -11,6 +11,8 @@ import redis
 
 from holdfast.backends.redis import codec
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.backends.shard import OUTBOX_BYTES, Ties
+from holdfast.backends.sharded.dependencies import _is_full
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Override, QueueRule, TaskRule, WorkerRecord
 from tests.servers.valkey import raw
@@ -148,6 +150,29 @@ def test_an_override_stored_before_it_could_say_apart_is_read(
         await backend.limit(Override(task="t", apart=True))
         [task] = await backend.tasks()
         assert task.override == Override(task="t", limit=4, rate=None, apart=True, weight=None)
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_look_at_the_outbox_brings_large_notes_a_few_at_a_time(make: Callable[..., RedisBackend]) -> None:
+    """All of them in one reply would not come in time, and the next try would begin with the same."""
+
+    async def scenario() -> None:
+        backend = make()
+        await backend.open()
+        for number in range(NUMBER):
+            note = NewJob(id=f"j{number}", task="t", queue="elsewhere", args=BIG)
+            await backend.enqueue_tied([], Ties(notes=(note,)))
+        seen: list[str] = []
+        after = 0
+        while posts := await backend.outbox(500, after):
+            sizes = [len(post.job.args) for post in posts if post.job is not None]
+            assert sum(sizes[:-1]) < OUTBOX_BYTES
+            assert _is_full(posts) or len(seen) + len(posts) == NUMBER
+            seen += [post.name for post in posts]
+            after = posts[-1].tick
+        assert seen == [f"j{number}" for number in range(NUMBER)]
         await backend.close()
 
     asyncio.run(scenario())

@@ -25,7 +25,7 @@ from holdfast.errors import (
     StateConflict,
 )
 from holdfast.inspection.audit import audit
-from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import Answer, ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, TaskRule, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
@@ -395,6 +395,47 @@ def test_a_task_whose_limit_is_too_small_for_both_queues_is_refused_early() -> N
         await router.declare([], [TaskRule(name="late", limit=2)], now=NOW)
         with pytest.raises(ConfigurationError, match="task 'late'"):
             await router.enqueue([NewJob(id="b", task="late", queue="mail")], now=NOW)
+
+    asyncio.run(whole())
+
+
+def buried(lease: Lease) -> Settlement:
+    return Settlement(id=lease.id, token=lease.token, ending=Ending.BURIED, failed=True, failure=Failure(text="x"))
+
+
+def test_news_pass_a_copy_whose_shard_is_down() -> None:
+    async def whole() -> None:
+        shelf, router = await begun()
+        await router.declare([QueueRule(name="one", dead_queue="dead"), QueueRule(name="two")], now=NOW)
+        await router.enqueue([NewJob(id="parent", task="work", queue="one")], now=NOW)
+        await router.enqueue([NewJob(id="child", task="work", queue="two", after=("parent",))], now=NOW)
+        await router.enqueue([NewJob(id="dies", task="work", queue="one")], now=NOW)
+        request = ClaimRequest(worker="first", call=1, queues=("one", "two"), most=9)
+        leases = {lease.id: lease for lease in (await router.claim(request, now=NOW)).leases}
+        for name, shard in shelf.shards.items():
+            if name.startswith("dead"):
+                shard.mood = "down"
+        await router.settle([buried(leases["dies"])], now=NOW)
+        await router.settle([success(leases["parent"])], now=NOW)
+        await router.promote(now=NOW)
+        again = await router.claim(replace(request, call=2), now=NOW)
+        assert [lease.id for lease in again.leases] == ["child"]
+
+    asyncio.run(whole())
+
+
+def test_a_dead_queue_that_another_process_has_just_declared_is_looked_up() -> None:
+    async def whole() -> None:
+        shelf, router = await begun()
+        await router.declare([QueueRule(name="one"), QueueRule(name="two", dead_queue="three")], now=NOW)
+        await router.enqueue([NewJob(id="dies", task="work", queue="one")], now=NOW)
+        request = ClaimRequest(worker="first", call=1, queues=("one",), most=9)
+        [lease] = (await router.claim(request, now=NOW)).leases
+        rival = process(shelf, Fuse())
+        await rival.open()
+        await rival.declare([QueueRule(name="one", dead_queue="dead")], now=NOW)
+        await router.exchange([buried(lease)], [], replace(request, call=2), now=NOW)
+        assert len(await router.find(JobQuery(queue="dead"))) == 1
 
     asyncio.run(whole())
 

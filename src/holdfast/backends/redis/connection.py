@@ -426,9 +426,9 @@ class Connections:
         before = packed_command("ASKING") if self.of_cluster else b""  # as in confirmation_by
         command = before + packed_command("HMGET", key, *ids)
         found: Any = (await replies_to(connection, command, 2 if self.of_cluster else 1))[-1]
-        if isinstance(found, ResponseError):  # the leases are made: their arguments come with a repeat
+        if not isinstance(found, list):  # an error; the leases are made: their arguments come with a repeat
             raise Unconfirmed(f"the arguments of leased jobs cannot be read: {words_of(found)}")
-        return cast("list[Any]", found)
+        return found
 
     # ------------------------------------------------------------------ connections
 

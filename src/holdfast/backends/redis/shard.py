@@ -15,7 +15,7 @@ import msgspec
 from ...lifecycle import Settlement
 from ...records import Answer, Enqueued, NewJob, with_conflicts_kept
 from ..formulas import Numbering
-from ..shard import KINDS, News, Post, PostKind, Shard, Ties, Unless
+from ..shard import KINDS, OUTBOX_BYTES, News, Post, PostKind, Shard, Ties, Unless
 from . import codec
 
 COPY_MARK = b"\1"  # begins the note of a copy of a dead job (lua/operate.lua); other notes are JSON
@@ -80,7 +80,7 @@ class ShardVerbs(Shard):
         return child.decode() or None
 
     async def outbox(self, limit: int, after: int = 0) -> list[Post]:
-        found = await self._run("outbox", None, limit, after)
+        found = await self._run("outbox", None, limit, after, OUTBOX_BYTES)
         return [_post(*one) for one in found if one[0][:1].decode(errors="replace") in _KINDS]  # else flaws lists it
 
     async def delivered(self, posts: Sequence[Post]) -> None:

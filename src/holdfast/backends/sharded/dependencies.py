@@ -18,11 +18,12 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from ...dead_copies import is_copy
 from ...dependencies import DUE_AFTER_PARENTS, Relative, Relatives
 from ...errors import BackendUnavailable, HoldfastError, JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import Settlement, State, state_conflict
 from ...records import Answer, Enqueued, NewJob, with_conflicts_kept
-from ..shard import Join, News, Post, Ties
+from ..shard import OUTBOX_BYTES, Join, News, Post, Ties
 from .enqueue import refuse_duplicates
 from .fanout import SILENCE, at_once
 from .lease import LeaseVerbs, Stores
@@ -32,6 +33,7 @@ from .registry import FRESH_SECONDS, Registry, Shards
 PAGE, PAGES_MAX = 500, 20  # notes of one shard that are delivered at once, and in one pass
 ROUNDS_MAX = 20  # what is delivered makes further news: a pass follows them so far
 IDS_MAX = 1000  # that a shard is asked for in one call
+ID_BYTES = 36  # of a parent's name
 LOOKS_MAX = 100  # live parents elsewhere whose state is looked up for a list of relatives
 
 
@@ -232,7 +234,7 @@ class Delivery:
         store, after, held = await self._stores(self._name), 0, False
         for _ in range(PAGES_MAX):  # notes for a silent shard stay, and those behind them go on
             posts = await store.outbox(PAGE, after)
-            full, after = len(posts) >= PAGE, posts[-1].tick if posts else after
+            full, after = _is_full(posts), posts[-1].tick if posts else after
             held = await self._jobs([post for post in posts if post.kind == "job"]) or held
             if not held:
                 await self._watches([post for post in posts if post.kind == "watch"])
@@ -254,8 +256,12 @@ class Delivery:
     # ------------------------------------------------------------------ jobs
 
     async def _jobs(self, posts: Sequence[Post]) -> bool:
-        """Store noted jobs where they belong, parents first; True if some stay because a shard is silent."""
+        """Store noted jobs where they belong, parents first; True if some stay because a shard is silent. Copies of
+        dead jobs do not count: no news is about them."""
         left = {post.name: post.job for post in posts if post.job is not None}
+        if any(job.queue not in self._shards.registry.queues for job in left.values()):
+            known = (await self._shards.refresh()).queues
+            left = {name: job for name, job in left.items() if job.queue in known}
         for name, job in list(left.items()):
             if not self._left.isdisjoint(job.after):
                 _without(left, name)
@@ -265,7 +271,7 @@ class Delivery:
         where.update(await places_of(self._shards, self._stores, unknown))
         while wave := _wave(left, self._shards.registry):
             found = await at_once({shard: self._store(shard, part, where, stored) for shard, part in wave.items()})
-            held = held or bool(found.silent)
+            held = held or any(not is_copy(job.options) for shard in found.silent for job in wave[shard])
             for shard, part in wave.items():
                 for job in part:
                     answer = (found.get(shard) or {}).get(job.id)
@@ -416,6 +422,13 @@ def _wave(left: Mapping[str, NewJob], registry: Registry) -> dict[str, list[NewJ
             going[job.id] = shard
             wave.setdefault(shard, []).append(job)
     return wave
+
+
+def _is_full(posts: Sequence[Post]) -> bool:
+    """Whether there may be more notes behind these. Their bytes are estimated, and rather too low than too high."""
+    jobs = [post.job for post in posts if post.job is not None]
+    size = sum(len(job.args) + len(job.options or b"") + ID_BYTES * len(job.after) for job in jobs)
+    return len(posts) >= PAGE or size >= OUTBOX_BYTES // 8
 
 
 def _without(left: dict[str, NewJob], job_id: str) -> None:

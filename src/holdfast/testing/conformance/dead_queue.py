@@ -346,3 +346,12 @@ async def who_waits_for_work_in_the_other_queue_is_woken(world: World) -> None:
             await world.backend.enqueue([job])
             await world.backend.bury(job.id, "")
             await asyncio.wait([waiting], timeout=0.05)
+
+
+@case
+async def a_header_that_names_the_other_queue_changes_nothing(world: World) -> None:
+    await _declare(world)
+    headers = b'{"headers":{"queue":"morgue","tenant":"a"}}'
+    dead = await _die(world, "settle", options=headers)
+    copy = await _copy(world)
+    same([death.id for death in deaths_of(copy.options)], [dead], "whose copy it is")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +173,7 @@ class ExchangeLoop:
             return False
         if not (signals.closing or self._renewal.fenced):
             await self._pace()
+            most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
         await self.exchange(settlements, releases, most, self._ahead(most))
         if self._unheard:
@@ -222,11 +224,9 @@ class ExchangeLoop:
             self._take_in_ended()
 
     async def _set_within(self, seconds: float, event: asyncio.Event) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await event.wait()
-        except TimeoutError:
-            pass
 
     def free(self) -> int:
         """How many jobs could start immediately."""

@@ -55,7 +55,7 @@ DECLARE
     named text := format('%s.%s.%s', j.id, count, floor(at * 1000000)::bigint);
     number bigint;
 BEGIN
-    IF target IS NULL OR position(convert_to('{"queue":' || to_json(target) || ',', 'UTF8') IN j.options) > 0 THEN
+    IF target IS NULL OR position(convert_to('{"version":1,"queue":' || to_json(target) || ',', 'UTF8') IN j.options) > 0 THEN
         RETURN;
     END IF;
     number := nextval('holdfast.jobs_seq_seq');
@@ -72,7 +72,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.with_death(j holdfast.jobs, why text) RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
     list bytea := '"dead":[';
-    death bytea := convert_to(format('{"queue":%s,"id":%s,"reason":%s}', to_json(j.queue), to_json(j.id), to_json(why)),
+    death bytea := convert_to(format('{"version":1,"queue":%s,"id":%s,"reason":%s}', to_json(j.queue), to_json(j.id), to_json(why)),
                               'UTF8');
     place integer := position(list IN j.options);
 BEGIN

@@ -69,19 +69,21 @@ hf.close()
 return { '' }
 
 -- == script outbox: the oldest notes.
--- args: now, limit, after
--- `after` is the tick to continue after. Returns of each its member and tick; the noted job, or the shard to watch in,
--- or ''; the shards that watch the job; and its state, task and a new tick, if that is news. Concurrency: a script runs
--- alone.
+-- args: now, limit, after, bytes
+-- `after` is the tick to continue after; no more are returned once they have `bytes`. Returns of each its member and
+-- tick; the noted job, or the shard to watch in, or ''; the shards that watch the job; and its state, task and a new
+-- tick, if that is news. Concurrency: a script runs alone.
 
-local low, posts = format('(%.0f', args.after), {}
+local low, posts, size = format('(%.0f', args.after), {}, 0
 local members = call('ZRANGEBYSCORE', OUTBOX, low, '+inf', 'WITHSCORES', 'LIMIT', 0, args.limit)
 for i = 1, #members, 2 do
+    if size >= args.bytes then break end
     local kind, id = sub(members[i], 1, 1), sub(members[i], 2)
     local row, text, shards = kind == 'n' and hf.row_of(id), '', {}
     if kind == 'j' then text = call('HGET', NOTES, id) or '' end
     if kind == 'w' then text = (hf.elsewhere(id) or { '' })[REMOTE_SHARD] end
     if kind == 'n' or kind == 'a' then shards = hf.watchers(id) end
+    size = size + #text
     local post = { members[i], members[i + 1], text, shards }
     if row then
         post[#post + 1], post[#post + 2] = row[STATE], row[TASK]
