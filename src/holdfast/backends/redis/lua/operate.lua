@@ -297,7 +297,8 @@ end
 -- Stores it scheduled and due, so that promote brings it into play; in a shard, notes it for the shard it belongs to.
 function hf.send_copy(row, rule, reason, letter, options)
     local target = rule[RULE_DEAD_QUEUE]
-    if type(target) ~= 'string' or find(options, '{"version":1,"queue":' .. quoted(target) .. ',', 1, true) then return end
+    if type(target) ~= 'string' then return end
+    if find(options, '{"version":1,"queue":' .. quoted(target) .. ',', 1, true) then return end
     local id = row[ID] .. format('.%.0f.%.0f', letter.failure_count, math.floor(now * 1000000))
     options = hf.with_death(options, row, reason)
     local order = hf.order_of(row)
