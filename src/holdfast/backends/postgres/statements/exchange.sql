@@ -75,6 +75,8 @@ END IF;
 -- Collects the groups that any part of this call may touch, and locks them once, in order.
 IF others OR bounded OR careful OR linked THEN
     ending := holdfast.seqs_named(successes, settlements || releases);
+END IF;
+IF others OR bounded OR careful THEN
     named := holdfast.places_named(ending);
 ELSIF successes ? 'grouped' THEN
     named := holdfast.places_ended(successes);

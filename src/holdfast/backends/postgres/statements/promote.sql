@@ -66,7 +66,7 @@ DECLARE
     due integer;
     letters integer;
     revived integer;
-    woken integer;
+    woken integer := 0;
     told integer;
     unfinished boolean := false;  -- there may be more to propagate
 BEGIN
@@ -78,9 +78,11 @@ BEGIN
     expired := holdfast.end_expired(most, places, at);
     due := holdfast.promote_scheduled(most - expired, places, at);
     SELECT r.letters, r.revived INTO letters, revived FROM holdfast.revive_due(most - expired - due, places, at) r;
-    UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
-    WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
-    GET DIAGNOSTICS woken = ROW_COUNT;
+    IF places IS NOT NULL THEN
+        UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
+        WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
+        GET DIAGNOSTICS woken = ROW_COUNT;
+    END IF;
     IF expired + revived > 0 THEN PERFORM holdfast.tell(at); END IF;
     IF due + expired + revived + woken > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
     RETURN jsonb_build_object('due', due, 'expired', expired, 'revived', revived,

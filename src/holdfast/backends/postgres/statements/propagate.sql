@@ -23,6 +23,38 @@ BEGIN
     IF EXISTS (SELECT FROM holdfast.propagating) THEN PERFORM holdfast.propagate(@PROPAGATE_MAX, at); END IF;
 END $$
 
+-- :: function_tell_of_successes
+-- The common case of both: jobs that this transaction has just ended as succeeded, and nothing else to propagate. Their
+-- rows are still locked, so they need no note that this step would take out again: only what its bound does not reach is
+-- noted. Called after the statement that ended them, where some job has an edge.
+CREATE OR REPLACE FUNCTION holdfast.tell_of_successes(seqs bigint[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    parents text[];
+    children text[];
+    number integer;
+    looked integer;
+BEGIN
+    IF holdfast.is_settling() OR EXISTS (SELECT FROM holdfast.propagating) THEN
+        PERFORM holdfast.note_ended(seqs), holdfast.tell(at);
+        RETURN;
+    END IF;
+    WITH line AS MATERIALIZED (
+        SELECT s.n, j.id AS parent, e.child
+        FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq
+        CROSS JOIN LATERAL (SELECT o.child FROM holdfast.edges o WHERE o.parent = j.id AND o.status < 2
+                            ORDER BY o.status, o.child LIMIT @PROPAGATE_MAX) e LIMIT @PROPAGATE_MAX)
+    SELECT ARRAY(SELECT l.parent FROM line l GROUP BY l.parent ORDER BY min(l.n)), array_agg(DISTINCT l.child), count(*)
+    INTO parents, children, number FROM line l;
+    IF number = 0 THEN RETURN; END IF;
+    PERFORM 1 FROM holdfast.dependents d WHERE d.child = ANY (children) ORDER BY d.child FOR UPDATE;
+    looked := holdfast.meet_edges(parents, @PROPAGATE_MAX, at);
+    IF number >= @PROPAGATE_MAX THEN
+        PERFORM holdfast.note_ended(seqs);
+    ELSIF EXISTS (SELECT FROM holdfast.propagating) THEN  -- a child came back, which others wait for
+        PERFORM holdfast.propagate(@PROPAGATE_MAX - looked, at);
+    END IF;
+END $$
+
 -- :: function_propagate
 -- Returns how many edges and parents were looked at. Parents that have succeeded are taken together: no end of another
 -- job changes that. Any other one is taken alone, because the end of its child may change the state of the next.
@@ -54,7 +86,9 @@ BEGIN
         run := coalesce((SELECT min(s.n) - 1 FROM unnest(states) WITH ORDINALITY s(state, n)
                          WHERE s.state <> 'succeeded'), cardinality(states));
         IF run > 0 THEN
-            looked := holdfast.meet_edges(numbers[1:run], parents[1:run], most - done, at);
+            looked := holdfast.meet_edges(parents[1:run], most - done, at);
+            DELETE FROM holdfast.propagating p WHERE p.number = ANY (numbers[1:run])
+                AND NOT EXISTS (SELECT FROM holdfast.edges e WHERE e.parent = p.parent AND e.status < 2);
             last := numbers[run];
             done := done + greatest(run, looked);
             size := greatest(1, most - done);
@@ -71,7 +105,7 @@ END $$
 
 -- :: function_meet_edges
 -- Of parents that have succeeded: their edges are met, whatever the policy. Returns how many were looked at.
-CREATE OR REPLACE FUNCTION holdfast.meet_edges(numbers bigint[], parents text[], most integer, at double precision)
+CREATE OR REPLACE FUNCTION holdfast.meet_edges(parents text[], most integer, at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     number integer;
@@ -92,8 +126,6 @@ BEGIN
     SELECT (SELECT count(*) FROM line),
            array_agg(c.child ORDER BY c.n, c.child) FILTER (WHERE c.pending = 0 OR c.mended > 0)
     INTO number, decided FROM counted c;
-    DELETE FROM holdfast.propagating p WHERE p.number = ANY (numbers)
-        AND NOT EXISTS (SELECT FROM holdfast.edges e WHERE e.parent = p.parent AND e.status < 2);
     FOREACH one IN ARRAY coalesce(decided, '{}') LOOP PERFORM holdfast.resolve(one, at); END LOOP;
     RETURN number;
 END $$
@@ -195,23 +227,26 @@ END $$
 -- :: function_places_released
 -- The groups of jobs that wait for those whose leases end: what becomes due is then promoted in the same call.
 CREATE OR REPLACE FUNCTION holdfast.places_released(ending bigint[], stalled text[], most integer)
-RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
-    SELECT array_agg(DISTINCT ROW(r.queue, r.grp)::holdfast.place) FROM (
-        SELECT c.queue, c.grp FROM (
-            SELECT p.id FROM unnest(ending) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
-            UNION ALL
-            SELECT p.id FROM holdfast.jobs p WHERE p.state = 'running' AND p.worker = ANY (stalled)) p
-        JOIN holdfast.edges e ON e.parent = p.id AND e.status < 2
-        JOIN holdfast.ids i ON i.id = e.child JOIN holdfast.jobs c ON c.seq = i.seq LIMIT most) r
-    WHERE r.grp IS NOT NULL
-$$
+RETURNS holdfast.place[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT array_agg(DISTINCT ROW(r.queue, r.grp)::holdfast.place) FROM (
+        SELECT DISTINCT l.child FROM (
+            SELECT e.child FROM (
+                SELECT p.id FROM unnest(ending) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
+                UNION ALL
+                SELECT p.id FROM holdfast.jobs p WHERE p.state = 'running' AND p.worker = ANY (stalled)) p
+            JOIN holdfast.edges e ON e.parent = p.id AND e.status < 2 LIMIT most) l) d
+    JOIN holdfast.ids i ON i.id = d.child JOIN holdfast.jobs r ON r.seq = i.seq
+    WHERE r.grp IS NOT NULL);
+END $$
 
 -- :: function_released_by
 -- The queues of jobs that waited for these.
-CREATE OR REPLACE FUNCTION holdfast.released_by(ended bigint[]) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY(SELECT DISTINCT c.queue FROM (
+CREATE OR REPLACE FUNCTION holdfast.released_by(ended bigint[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(SELECT DISTINCT c.queue FROM (
         SELECT DISTINCT e.child FROM unnest(ended) n(seq) JOIN holdfast.jobs p ON p.seq = n.seq
         JOIN holdfast.edges e ON e.parent = p.id AND e.status = 2 LIMIT 1000) r
         JOIN holdfast.ids i ON i.id = r.child JOIN holdfast.jobs c ON c.seq = i.seq
-        WHERE c.state IN ('scheduled', 'waiting', 'ready') AND c.due_at < @DUE_AFTER_PARENTS)
-$$
+        WHERE c.state IN ('scheduled', 'waiting', 'ready') AND c.due_at < @DUE_AFTER_PARENTS);
+END $$

@@ -52,7 +52,7 @@ BEGIN
            EXISTS (SELECT FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL)
     INTO done, seqs, closes, retains FROM ended;
     IF seqs IS NOT NULL THEN
-        IF EXISTS (SELECT FROM holdfast.edges) THEN PERFORM holdfast.note_ended(seqs), holdfast.tell(at); END IF;
+        IF EXISTS (SELECT FROM holdfast.edges) THEN PERFORM holdfast.tell_of_successes(seqs, at); END IF;
         IF closes THEN
             PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
         END IF;
@@ -329,7 +329,8 @@ $$
 
 -- :: function_settle_with
 CREATE OR REPLACE FUNCTION holdfast.settle_with(successes jsonb, settlements jsonb, wanted jsonb, links jsonb,
-                                                given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+                                                given double precision) RETURNS jsonb LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     ending bigint[] := holdfast.seqs_named(successes, settlements);
