@@ -24,7 +24,7 @@ from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN, ExchangeLoop
 from holdfast.worker.keeper.lease_renewal import Ledger
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
-from holdfast.worker.keeper.store_client import StoreClient
+from holdfast.worker.keeper.store_client import AdaptiveLimit, StoreClient
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
@@ -673,3 +673,33 @@ async def test_outcomes_are_collected_until_a_slot_is_free(monkeypatch: pytest.M
         runner.drop(many(1)[0].token)
         runner.drop(many(2)[1].token)
         await loop._pace()  # a slot is free: not at all
+
+
+async def test_a_slot_that_ends_the_pause_is_filled_by_the_exchange_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_loop, "AHEAD_PACE_SECONDS", 60.0)
+    loop: Any = ExchangeLoop.__new__(ExchangeLoop)
+    asked: list[tuple[int, int]] = []
+
+    async def exchange(settlements: Any, releases: Any, most: int, ahead: int) -> None:
+        asked.append((len(settlements), most))
+
+    with pool_of(1, slots=1) as (pool, (runner,)):
+        loop._runners, loop._signals, loop._exchanged_at = pool, pool.signals, pool._clock.steady()
+        loop._store, loop._renewal = SimpleNamespace(clock=pool._clock), SimpleNamespace(fenced=False)
+        loop._ledger, loop._jobs_limit, loop._start_most = Ledger(1, {}), AdaptiveLimit(200), 100
+        loop._ahead_from, loop._seal_reported, loop._unheard = 0.0, False, False
+        loop._rotation, loop.exchange = SimpleNamespace(queues=("q",)), exchange
+        pool._run_seconds = 30.0
+        jobs = many(5)
+        ends = [Settlement(id=job.id, token=job.token, ending=Ending.SUCCEEDED) for job in jobs]
+        loop._ledger.add(jobs)
+        runner.give(jobs)
+        begun_at(runner, 1, pool._clock.steady())
+        pool.on_runner_frame(runner, protocol.Ended(ends[:1], [], [], [], 30.0))
+        step = asyncio.get_running_loop().create_task(loop.step())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not step.done(), "four jobs wait in the runner: outcomes are collected"
+        pool.on_runner_frame(runner, protocol.Ended(ends[1:], [], [], [], 0.01))
+        await asyncio.wait_for(step, 30.0)
+    assert asked == [(5, 1)]
