@@ -279,11 +279,9 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
     serving = scene.taking
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
-    summary = (
-        f"It can be claimed now: {_count(len(serving), 'live worker')} {'serves' if len(serving) == 1 else 'serve'} its queue."
-    )
+    summary = f"It can be claimed now: {_count(len(serving), 'live worker')} for queue {scene.job.queue!r}."
     if slots and busy >= slots:
-        summary = f"It is ready; all {slots} slots of the {_count(len(serving), 'worker')} serving it are busy."
+        summary = f"It is ready, but no slot is free: {_count(len(serving), 'live worker')}, {_count(slots, 'slot')}."
         reasons += [one.text for one in await look_at_slots(backend, scene.now, serving)]
     counts = (await backend.count(scene.job.queue)).get(scene.job.queue, {})
     ready = counts.get(State.READY, 0)
@@ -292,7 +290,7 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
         waiting = ready + counts.get(State.WAITING, 0)
         told = turn(await backlog(backend, scene.now, scene.job.queue, waiting, None))
         reasons += [told] if told else []
-    return _explanation(scene, summary, reasons, ["It runs when the claims reach it: priority first, then turn."])
+    return _explanation(scene, summary, reasons, ["It runs when its turn comes: by priority first."])
 
 
 async def _usual_run(backend: Backend, scene: _Scene) -> list[str]:

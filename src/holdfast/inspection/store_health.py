@@ -249,7 +249,7 @@ def _redis_memory(settings: Mapping[str, str], finished: int | None = None) -> l
         step = "Above 90 %, finished jobs are removed early. Give it more memory, or discard dead letters."
         if finished:
             step = (
-                f"{finished:,} finished jobs are removed early, 10 s after their end, so it accepts jobs again by itself. "
+                f"{finished:,} finished jobs are removed early, 10 s after they ended, so it recovers by itself. "
                 "Give it more memory, or keep jobs for less time (retain=)."
             )
         elif finished == 0:
