@@ -50,7 +50,7 @@ def _counted(number: int, noun: str) -> str:
 def _kind(error: BaseException) -> str:
     # Our own errors never quote arguments; for others only the class is safe to log.
     kind = visible(type(error).__name__, "")
-    return f"{kind}: {error}" if isinstance(error, HoldfastError) else kind
+    return f"{kind}: {error}".rstrip(".") if isinstance(error, HoldfastError) else kind
 
 
 # ---------------------------------------------------------------------- worker lifecycle
@@ -71,7 +71,8 @@ def command_unanswered(worker: str, ask: str, error: Exception) -> None:
 
 def worker_stopping(worker: str, running: int, grace: float) -> None:
     jobs = _counted(running, "running job")
-    logger.info("worker %s is stopping: waiting up to %g s for %s", worker, grace, jobs)
+    wait = f": waiting up to {grace:g} s for {jobs}" if running else ""
+    logger.info("worker %s is stopping%s", worker, wait)
 
 
 def worker_hurried(worker: str, running: int) -> None:
@@ -245,7 +246,7 @@ def declare_failed(error: BaseException, tries: int) -> None:
 
 
 def record_failed(error: HoldfastError) -> None:
-    logger.info("roll-ups and events could not be recorded (%s); they are kept for the next try", error)
+    logger.info("roll-ups and events could not be recorded (%s); they are kept for the next try", _kind(error))
 
 
 def report_failed(error: BaseException, jobs: int) -> None:
@@ -443,7 +444,7 @@ def runner_died(pid: int, how: str, crashed: Sequence[tuple[Lease, float, str]])
         logger.error("runner %d %s; it was running no job", pid, how)
         return
     lines = [
-        f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, {_seconds(run)} in: {becomes}"
+        f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, after {_seconds(run)}: {becomes}"
         for lease, run, becomes in crashed[:JOBS_TOLD_MAX]
     ]
     if len(crashed) > JOBS_TOLD_MAX:

@@ -139,7 +139,7 @@ def test_selected_jobs_are_moved_and_ranked_in_the_dialog(tmp_path: Path) -> Non
             found = await one.axe("light") + await one.axe("dark")
             await one.page.fill("#change [name=queue]", "slow")
             await one.page.fill("#change [name=priority]", "9")
-            await one.page.click("#change >> text=Move or rank")
+            await one.page.click("#change >> text=Move or reprioritize")
             await one.sees("1 job changed", ".toast")
             job = await shop.app.ajob(shop.ids["scheduled"])
             assert (job.queue, job.priority) == ("slow", 9)

@@ -34,7 +34,7 @@ def test_entries_are_listed_with_where_they_come_from(cron: Shell) -> None:
     assert (hourly["cron"], hourly["tz"], hourly["declared"]) == ("0 * * * *", "Europe/Berlin", False)
     assert (nightly["name"], nightly["declared"], nightly["in_code"]) == ("nightly", True, None)
     told = cron("cron", "ls").stdout
-    assert "made at run time" in told
+    assert "added at run time" in told
     assert "0 * * * * Europe/Berlin" in told
     assert cron.json("cron", "ls", *cron.app)["entries"][1]["in_code"] is True
 

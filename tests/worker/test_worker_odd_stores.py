@@ -176,4 +176,4 @@ async def test_a_drain_waits_until_a_quiet_store_gives_out_again_and_says_so_onc
 
     await memory_app.put(any_job.bind(), any_job.bind())
     assert (await memory_app.drain()).succeeded == 2
-    assert sum("may lack its latest writes" in record.message for record in caplog.records) == 1
+    assert sum("may have lost its latest writes" in record.message for record in caplog.records) == 1

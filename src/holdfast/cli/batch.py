@@ -23,7 +23,7 @@ def batch(session: Session, id: str, close: bool, cancel: bool) -> int:
     ID is that of the batch, or a beginning or end of it that no other job has.
     """
     if close and cancel:
-        raise click.UsageError("give one of --close and --cancel.")
+        raise click.UsageError("give either --close or --cancel.")
     with session.store() as app:
         found = app.find_batch(find_id(app, id))
         if close:

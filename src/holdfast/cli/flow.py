@@ -65,4 +65,4 @@ def _show(session: Session, graph: FlowGraph) -> None:
     counts = ", ".join(f"{count} {state.value}" for state, count in sorted(graph.counts.items()))
     session.print.line(f"{len(graph.jobs)} jobs, {graph.progress:.0%} finished: {counts}")
     if graph.capped:
-        session.print.note("there are more than were followed.")
+        session.print.note("there are more jobs than are shown.")

@@ -104,7 +104,7 @@ class Session:
             raise CommandFailed(
                 Exit.UNREACHABLE,
                 f"there is no store at {app.safe_url}{place}.",
-                "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` make a store.",
+                "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` create a store.",
             )
 
     def would(self, what: str, facts: dict[str, Any]) -> int:

@@ -188,9 +188,9 @@ def _queues(service: Service) -> Finding:
     facts = {"unserved": {**due, **later}}
     step = "Start a worker that serves them: `holdfast work MODULE:APP -q QUEUE`."
     if due:
-        return wrong("queues", f"queues with due jobs and no worker: {_with_numbers(due)}.", step, **facts)
+        return wrong("queues", f"queues with due jobs but no live worker: {_with_numbers(due)}.", step, **facts)
     if later:
-        return note("queues", f"queues with scheduled jobs and no worker: {_with_numbers(later)}.", step, **facts)
+        return note("queues", f"queues with scheduled jobs but no live worker: {_with_numbers(later)}.", step, **facts)
     return fine("queues", "every queue with jobs is served.", **facts)
 
 

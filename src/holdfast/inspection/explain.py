@@ -279,7 +279,7 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
     serving = scene.taking
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
-    summary = f"It can be claimed now: {_count(len(serving), 'live worker')} for queue {scene.job.queue!r}."
+    summary = f"It can be claimed now by {_count(len(serving), 'live worker')} of queue {scene.job.queue!r}."
     if slots and busy >= slots:
         summary = f"It is ready, but no slot is free: {_count(len(serving), 'live worker')}, {_count(slots, 'slot')}."
         reasons += [one.text for one in await look_at_slots(backend, scene.now, serving)]
@@ -290,7 +290,7 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
         waiting = ready + counts.get(State.WAITING, 0)
         told = turn(await backlog(backend, scene.now, scene.job.queue, waiting, None))
         reasons += [told] if told else []
-    return _explanation(scene, summary, reasons, ["It runs when its turn comes: by priority first."])
+    return _explanation(scene, summary, reasons, ["It runs when its turn comes, higher priorities first."])
 
 
 async def _usual_run(backend: Backend, scene: _Scene) -> list[str]:
@@ -318,7 +318,7 @@ def _running(scene: _Scene, usual: list[str]) -> Explanation:
             reasons.append("That worker's lease has run out: the next claim or sweep counts a stall and runs it again.")
         else:
             reasons.append(
-                f"That worker renewed its lease of {worker.lease_seconds:g} s {_ago(worker.renewed_at, scene.now)}."
+                f"That worker renewed its {worker.lease_seconds:g} s lease {_ago(worker.renewed_at, scene.now)}."
             )
             reasons += [*_handler(job, worker), *usual]
     if job.progress is not None:
@@ -525,9 +525,9 @@ def _suspicion(scene: _Scene) -> list[str]:
 def _stalls(job: JobRecord) -> str:
     """How often it stalled, by the counter that ended it."""
     if job.stalls > job.max_stalls:
-        return f"{_count(job.stalls, 'time')} (cap {job.max_stalls})"
+        return f"{_count(job.stalls, 'time')} ({job.max_stalls} allowed)"
     cap = SHARED_STALLS_MAX if job.max_stalls else 0
-    return f"{_count(job.shared_stalls, 'time')} among other jobs (cap {cap})"
+    return f"{_count(job.shared_stalls, 'time')} among other jobs ({cap} allowed)"
 
 
 def _last_error(job: JobRecord) -> list[str]:
@@ -563,7 +563,7 @@ def _ago(at: float, now: float) -> str:
         if seconds >= size:
             amount = f"{seconds / size:.0f} {unit}"
             return f"in {amount}" if at > now else f"{amount} ago"
-    return "now"
+    return "now" if at > now else "just now"
 
 
 def _count(number: int, noun: str) -> str:

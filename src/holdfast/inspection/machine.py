@@ -186,7 +186,7 @@ def _killing(machine: Machine) -> Finding:
         step = "Allow prctl and mount /proc in the sandbox or container that forbids it."
         return wrong("killing", f"{'; '.join(missing)}: what handlers start may outlive them.", step, **facts)
     text = "runners are killed with every process they started: by the guard as subreaper, and by signal when it dies"
-    return fine("killing", f"{text}{'; pidfd is there, too' if machine.pidfd else ''}.", **facts)
+    return fine("killing", f"{text}{'; pidfd is available' if machine.pidfd else ''}.", **facts)
 
 
 def _deadline(machine: Machine) -> Finding:

@@ -106,7 +106,7 @@ def _reached(look: StoreLook) -> Finding:
 
 def _schema(look: StoreLook) -> Finding:
     version = look.facts.schema
-    return fine("schema", f"version {version}, the one this holdfast needs.", version=version)
+    return fine("schema", f"version {version}, as this version of Holdfast requires.", version=version)
 
 
 def _clock(look: StoreLook) -> Finding:
@@ -143,7 +143,7 @@ def _sound(look: StoreLook) -> Finding:
         text = f"in {FLAWS_SECONDS:g} s not all rows could be checked; those that were are sound."
         return note("rows", text, "`holdfast audit` checks all of them.", flaws=None)
     if not look.flaws:
-        return fine("rows", "all of them can be read, and indexes and records agree.", flaws=0)
+        return fine("rows", "all can be read; indexes and records agree.", flaws=0)
     number = f"{FLAWS_MAX} or more" if len(look.flaws) >= FLAWS_MAX else str(len(look.flaws))
     listed = "; ".join(named(flaw) for flaw in look.flaws[:FLAWS_SHOWN])
     return wrong(
