@@ -25,7 +25,7 @@ _UNSET: Any = object()
 
 
 class _Over:
-    """What a sync handler gets where an async one gets something to await."""
+    """The value a sync handler gets, where an async one gets an awaitable."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return

@@ -86,9 +86,9 @@ class _Tracing:
         )
 
     def active(self) -> bool:
-        """Whether anybody would hear of a span: an SDK is set up here. Without one nothing is done, as it costs time.
+        """Whether spans go anywhere: an SDK is set up here. Without one nothing is done, because it costs time.
 
-        Looks where the API keeps its providers: to ask for them takes as long as to store a job. Should they move, the
+        Reads where the API keeps its providers: asking for them takes as long as storing a job. Should they move, the
         API's own no-ops are called instead.
         """
         return (
@@ -188,7 +188,7 @@ def _ended_badly(span: Span, error: BaseException) -> Mapping[str, str]:
 
 
 def _add(carried: Mapping[str, str], headers: dict[str, str]) -> None:
-    """Add what fits: a job is not refused because somebody's baggage is too large. traceparent is short and first."""
+    """Add what fits: a job is not refused because its baggage is too large. traceparent is short and comes first."""
     size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items() if name not in carried)
     for name, value in sorted(carried.items(), key=lambda pair: (pair[0] != "traceparent", pair[0] == "baggage")):
         size += len(name.encode()) + len(value.encode())

@@ -61,7 +61,7 @@ class EventPage(Struct, frozen=True, kw_only=True):
     """Events in the order of their positions, and where to continue."""
 
     events: tuple[KeptEvent, ...] = ()
-    position: int = 0  # of the last one looked at: ask for those after it next
+    position: int = 0  # of the last one read: continue after it
     missed: int = 0  # events after the position asked for that are no longer kept
 
 

@@ -57,7 +57,7 @@ def place_of_step(step: Step) -> str:
 
 
 def step_place(after: str) -> tuple[str, str, str]:
-    """The job, kind and name that a place stands for; the empty one is before all."""
+    """The job, kind and name of a position; "" is before all of them."""
     return msgspec.json.decode(after, type=tuple[str, str, str]) if after else ("", "", "")
 
 

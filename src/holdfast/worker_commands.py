@@ -1,7 +1,7 @@
 """Asking one worker for something, through the store: pause, resume, slots, stacks, stop.
 
 Inherited by the app. A command is stored beside the worker's row; the worker gets it with its next renewal, carries it
-out once and stores what came of it. These methods wait for that answer. Nothing here talks to the worker directly.
+out once and stores the result. These methods wait for it. Nothing here talks to the worker directly.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WorkerCommands(Observer):
     """The app's methods about single workers. Each waits until the worker has answered, or raises WorkerSilent."""
 
     def pause_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
-        """Have a worker claim nothing more; what it runs goes on. Returns what it says about it."""
+        """Make a worker stop claiming jobs; those it runs continue. Returns its answer."""
         return self._do("pause_worker", asking(worker, "pause", by, timeout))
 
     async def apause_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:

@@ -190,7 +190,7 @@ def _change(
 
 
 def _became(job: Job[Any]) -> str:
-    """What became of a job."""
+    """The result for one job."""
     running = job.state is State.RUNNING and job.cancel_requested
     return "running, asked to stop" if running else job.state.value
 

@@ -33,7 +33,7 @@ Verb = Callable[[DjangoHoldfast, str, str], object]  # app, id, by
 
 
 class StorePages(admin.ModelAdmin):
-    """A list and a page per entry, of things that are in the store."""
+    """A list of entries in the store, and a page for each."""
 
     verbs: dict[str, tuple[str, Verb]] = {}
     columns: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class StorePages(admin.ModelAdmin):
             path("<path:object_id>/", self.admin_site.admin_view(self.change_view), name="{}_{}_change".format(*names)),
         ]
 
-    # ------------------------------------------------------------------ what a page of its own defines
+    # ------------------------------------------------------------------ what each page defines
 
     def rows(self, app: DjangoHoldfast, params: Any) -> tuple[list[dict[str, Any]], str | None]:
         """The rows of the list, and where the next page begins."""

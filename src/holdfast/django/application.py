@@ -205,7 +205,7 @@ def _joined(wrapper: Any, enqueue: Callable[[], T]) -> T:
 
 
 def _is_alive(connection: Any) -> bool:
-    """Whether a psycopg connection's transaction can go on."""
+    """Whether a psycopg connection's transaction is still usable."""
     return not connection.closed and connection.info.transaction_status.name not in ("INERROR", "UNKNOWN")
 
 
@@ -222,7 +222,7 @@ _guard = threading.RLock()
 
 
 def the_app() -> DjangoHoldfast:
-    """The project's app; sets Django up first where nobody has: in a worker's processes, in a script."""
+    """The project's app. Sets Django up first if that was not done: in a worker's processes, in a script."""
     if not apps.ready and not apps.loading:
         _set_up_django()
     if apps.ready and not apps.is_installed("holdfast.django"):
@@ -246,10 +246,10 @@ def set_up_store(using: str, **kwargs: Any) -> None:
         try:
             if app.url != "memory://":
                 app.open()
-        except SchemaMismatch as error:  # a command of its own upgrades it, and may come next: do not stand in its way
+        except SchemaMismatch as error:  # `migrate` upgrades it, and may be what runs next: do not fail
             out: Any = kwargs.get("stdout") or sys.stderr
             out.write(f"Holdfast: {error} Here: `manage.py holdfast migrate`.\n")
-        app.close()  # the test runner copies the database next, which nobody may be connected to
+        app.close()  # the test runner copies the database next: no connection may be open
         _close_before_it_is_destroyed(app, django_connections[using].creation)
 
 
