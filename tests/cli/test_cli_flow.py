@@ -183,7 +183,7 @@ def test_a_worker_takes_caps_weights_and_an_order(shell: Shell) -> None:
     assert "pdf=2" in shell(*work, "--task-slots", "pdf", code=2).output
 
 
-def test_a_worker_takes_the_priorities_it_was_told(shell: Shell) -> None:
+def test_work_takes_only_the_given_priorities(shell: Shell) -> None:
     low, high = shell.job(), shell.job(priority=7)
     work = ("work", f"{shell.module}:app", "--app-dir", str(shell.directory), "--drain", "--runners", "1")
     shell(*work, "--priority", "5..10")

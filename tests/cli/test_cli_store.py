@@ -95,7 +95,7 @@ def test_a_newer_schema_is_its_own_exit_code(shell: Shell) -> None:
     assert shell.error("jobs", code=5)["code"] == "schema"
 
 
-def test_a_file_that_is_no_store_is_told_without_a_traceback(empty: Shell, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported_without_a_traceback(empty: Shell, tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("these are not the bytes you are looking for, by any means" * 50)
     result = empty("jobs", code=2)
     assert result.stderr.startswith("error: ")

@@ -368,7 +368,7 @@ def test_a_scheduled_job_of_a_paused_group_says_both() -> None:
     assert any("Its group is paused" in reason and "audit" in reason for reason in told.reasons)
 
 
-def test_a_rate_that_was_raised_is_told_as_the_next_claim_reckons() -> None:
+def test_a_raised_rate_is_explained_as_the_next_claim_computes_it() -> None:
     async def scene(backend: Backend) -> None:
         slow = Rate(1, 3600.0)
         await backend.declare([QueueRule(name="default", rate=slow)], [TaskRule(name="t", rate=slow)])

@@ -75,7 +75,7 @@ def stall(
     begun: bool,
     retain: float = RETAIN_SECONDS,
 ) -> bool:
-    """End one lease that stalled; answers whether that counted."""
+    """End one lease that stalled; returns whether that counted."""
     verdict = stall_verdict(
         stalls=row.stalls,
         shared_stalls=row.shared_stalls,

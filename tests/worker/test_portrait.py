@@ -130,7 +130,7 @@ async def test_a_worker_under_a_new_name_shows_itself_anew() -> None:
     assert [(one.id, one.portrait) for one in await backend.workers()] == [(renewal.worker.id, b"1")]
 
 
-async def test_other_queues_are_told_once_after_the_next_renewal() -> None:
+async def test_changed_queues_are_published_once_after_the_next_renewal() -> None:
     backend, _, renewal = await make_renewal()
     renewal.serve(("mail", "pdf"))
     assert [one.queues for one in await backend.workers()] == [("mail",)]

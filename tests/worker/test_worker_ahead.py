@@ -210,7 +210,7 @@ async def test_a_timeout_counts_from_the_beginning_and_not_from_the_wait(memory_
     bench.runner.close()
 
 
-async def test_somebody_who_listens_is_told_of_starts_one_by_one(memory_app: WorkerApp) -> None:
+async def test_a_listener_gets_starts_one_by_one(memory_app: WorkerApp) -> None:
     begun: list[str] = []
     seen = memory_app.listen("started")
     bench = Bench(memory_app)

@@ -53,7 +53,7 @@ def test_a_claim_fetches_only_the_arguments_that_it_hands_out(make: Make, server
 
 @pytest.mark.parametrize("size", [0, 1, 5000], ids=["empty", "small", "stored apart"])
 def test_arguments_arrive_as_they_were_sent(make: Make, size: int) -> None:
-    """By the cursor first, and prepared after some calls; a repeat answers the same."""
+    """By the cursor first, and prepared after some calls; a repeat returns the same."""
 
     async def run() -> None:
         backend = make(connections=1)

@@ -102,7 +102,7 @@ def test_two_rules_declared_at_once_leave_one_of_them_in_force(make: Make) -> No
     asyncio.run(run())
 
 
-def test_a_job_that_a_stranger_holds_is_moved_in_a_further_round(
+def test_a_job_locked_by_another_session_is_moved_in_a_later_round(
     make: Make, session: psycopg.Connection, schema: str
 ) -> None:
     async def run() -> None:

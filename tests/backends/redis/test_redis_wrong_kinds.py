@@ -67,7 +67,7 @@ async def _claimed(backend: RedisBackend, worker: str, ids: Iterable[str], now: 
 
 
 async def _filled(backend: RedisBackend, number: int) -> list[Lease]:
-    """Jobs of every kind, as many as there are wrong values, and good ones. Answers the leases that run."""
+    """Jobs of every kind, as many as there are wrong values, and good ones. Returns the running leases."""
     await backend.open()
     for kind in ("gone", "done", "running"):
         await backend.enqueue([job for n in range(number) for job in _jobs(kind, n)], now=NOW)

@@ -62,7 +62,7 @@ class Died(BaseException):
 
 
 def die_at(shelf: Shelf, count: int) -> Callable[[], None]:
-    """The process dies at the n-th change of a seal or of the registry; answers how to live again."""
+    """The process dies at the n-th change of a seal or of the registry; returns how to undo that."""
     left = [count]
     wholes = {name: shard.store.seal for name, shard in shelf.shards.items()}
     swap = shelf.page.swap

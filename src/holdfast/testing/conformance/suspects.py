@@ -18,7 +18,7 @@ CRASH = Failure(reason="crash", text="killed by SIGKILL", traceback="Current thr
 
 
 async def crash(world: World, job_id: str, *, alone: bool = False, **fields: Any) -> Lease:
-    """Lease the job to a worker that isolates and let the process die; answers the lease."""
+    """Lease the job to a worker that isolates and let the process die; returns the lease."""
     await world.register("keeper", lease=FOREVER, isolates=True)
     lease = await world.claim_one(job_id, "keeper")
     await world.end(lease, Ending.STALLED, alone=alone, **fields)
