@@ -1,4 +1,4 @@
-"""Who enqueued a job, as its timeline says: a process, a job, a cron entry, or whoever `by=` names."""
+"""Who enqueued a job, as its timeline says: a process, a job, a cron entry, or the name given as `by=`."""
 
 from __future__ import annotations
 

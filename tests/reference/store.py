@@ -285,7 +285,7 @@ class Store(FlowIndex):
         value: bytes | None = None,
         reason: str | None = None,
     ) -> None:
-        """THE routine that ends leases, whoever noticed: the token is void, the counters say why, the place is free.
+        """THE routine that ends leases, whatever the cause: the token is void, the counters say why, the slot is free.
 
         `into` READY means claimable again by the job's old turn; SCHEDULED, due after `delay`.
         """

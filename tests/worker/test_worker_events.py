@@ -1,4 +1,4 @@
-"""Events: told once, to sync and async listeners, and harmless when a listener fails."""
+"""Events: emitted once, to sync and async listeners, and harmless if a listener fails."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_promoting_together_nobody_reads_more_than_alone(make: Make, server: Ser
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
             connection.execute(_FILL_DUE.format(schema=schema), (20_000,))
             connection.execute(f"INSERT INTO {schema}.ids SELECT id, seq FROM {schema}.jobs")
-            connection.execute("SELECT pg_stat_force_next_flush()")  # what it read itself is told now
+            connection.execute("SELECT pg_stat_force_next_flush()")  # include this session's own reads
         read = [(await counted(server, schema, *backends)).entries]
         for _ in range(2):  # before and after the others: what was promoted leaves entries that are read past
             for _ in range(4):

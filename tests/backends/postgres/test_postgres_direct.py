@@ -32,7 +32,7 @@ def backend(make: Make, loop: Loop) -> Iterator[PostgresBackend]:
 
 
 def opened(backend: PostgresBackend, loop: Loop) -> PostgresBackend:
-    """Opened, and used once the longer way."""
+    """Opened, and used once through the general path."""
     loop.run(backend.open())
     loop.run(backend.enqueue(one("first")))
     return backend

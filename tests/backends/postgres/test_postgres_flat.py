@@ -54,7 +54,7 @@ def test_a_call_on_a_backlog_nobody_analysed_reads_what_it_needs(
             connection.execute(_FILL.format(schema=schema), (backlog,))
             connection.execute(_FILL_SCHEDULED.format(schema=schema), (backlog,))
             connection.execute(f"INSERT INTO {schema}.ids SELECT id, seq FROM {schema}.jobs ON CONFLICT DO NOTHING")
-            connection.execute("SELECT pg_stat_force_next_flush()")  # what it read itself is told now
+            connection.execute("SELECT pg_stat_force_next_flush()")  # include this session's own reads
         before = await counted(server, schema, backend)
         await CALLS[call](backend)
         after = await counted(server, schema, backend)

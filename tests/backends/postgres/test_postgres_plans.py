@@ -30,7 +30,7 @@ SELECT seq_scan, seq_tup_read, idx_tup_fetch FROM pg_stat_user_tables WHERE sche
 
 
 def reads(server: Server, schema: str) -> tuple[int, int, int]:
-    """Sequential scans and rows read so far, once every session has told."""
+    """Sequential scans and rows read so far, once every session has reported."""
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         row = connection.execute(_READ, (schema,)).fetchone()
     assert row is not None

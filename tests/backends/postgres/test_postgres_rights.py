@@ -1,4 +1,4 @@
-"""A role that lacks a right is told which one and what gives it; with the rights the docs name it can work."""
+"""The error names the right that a role lacks and the GRANT for it; with the documented rights it can work."""
 
 from __future__ import annotations
 

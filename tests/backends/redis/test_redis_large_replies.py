@@ -85,7 +85,7 @@ def test_a_reply_that_never_ends_well_is_a_lost_connection(reply: bytes) -> None
 
 
 class Transport:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Users with few rights: who may not do all a store needs is told so when it opens, and nothing is stored half-way."""
+"""Users with few rights: a missing right is reported when the store opens, and nothing is stored half-way."""
 
 from __future__ import annotations
 
