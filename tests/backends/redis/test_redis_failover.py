@@ -314,7 +314,7 @@ def test_what_the_replica_did_not_get_is_lost_and_nothing_is_given_out_before_al
 
 
 def test_a_failover_to_a_replica_that_had_just_come_is_not_taken_for_a_restart() -> None:
-    """The store does not know the id its primary got with its first replica: the write that recorded it is lost, too."""
+    """The store does not know the id its primary got with its first replica: the write that recorded it is lost."""
     shared_server()  # skips or fails where there is none
 
     async def body() -> None:
