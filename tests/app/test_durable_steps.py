@@ -481,4 +481,4 @@ def test_the_log_tells_what_a_job_waits_for(memory_app: Holdfast, caplog: pytest
     pay.enqueue()
     with caplog.at_level("INFO"):
         memory_app.work(drain=True)
-    assert "again when signal 'paid' comes, or in 60" in caplog.text
+    assert "again when signal 'paid' arrives, or in 60" in caplog.text

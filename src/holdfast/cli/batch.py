@@ -9,6 +9,7 @@ import click
 
 from .exits import Exit
 from .operate import me
+from .parse import counted
 from .session import Session, find_id, session_options
 
 
@@ -42,5 +43,7 @@ def batch(session: Session, id: str, close: bool, cancel: bool) -> int:
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     named = f"{status.name}  " if status.name else ""
     session.print.line(f"{named}{status.id}  {state}")
-    session.print.line(f"{status.total} jobs, {status.progress:.0%} finished{': ' if listed else ''}{listed}")
+    session.print.line(
+        f"{counted(status.total, 'jobs')}, {status.progress:.0%} finished{': ' if listed else ''}{listed}"
+    )
     return Exit.DONE

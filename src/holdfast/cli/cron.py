@@ -312,7 +312,7 @@ def next_(session: Session, what: str, count: int, tz: str | None) -> int:
     for at in ticks:
         session.print.line(at)
     if not ticks:
-        session.print.note("no tick follows: the entry is paused or has ended.")
+        session.print.note("no next tick: the entry is paused or has ended.")
     return Exit.DONE
 
 
@@ -344,6 +344,8 @@ def backfill(session: Session, name: str, start: datetime, end: datetime, dry_ru
         return Exit.DONE
     for tick in made:
         session.print.line(f"{tick['at']}  {tick['id'] if tick['created'] else 'has its job'}")
-    verb = "would make" if dry_run else "made"
-    session.print.note(f"{verb} {counted(sum(tick.created for tick in planned), 'jobs')} for {len(planned)} ticks.")
+    verb = "would enqueue" if dry_run else "enqueued"
+    session.print.note(
+        f"{verb} {counted(sum(tick.created for tick in planned), 'jobs')} for {counted(len(planned), 'ticks')}."
+    )
     return Exit.DONE

@@ -227,7 +227,7 @@ def words_and_buckets_are_one_each(picture: Picture) -> Iterator[Violation]:
             if times > 1 and not picture.sharded:
                 yield Violation(rule=rule, text=f"{row} has its {what} {times} times")
     for said in picture.overrides:
-        if said.limit is None and said.rate is None and said.weight is None:
+        if said.limit is None and said.rate is None and said.weight is None and not said.apart:
             yield Violation(rule=rule, group=said.group, text=f"the override of {said} sets nothing")
 
 
