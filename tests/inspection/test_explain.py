@@ -104,9 +104,9 @@ def test_a_running_suspect_says_whether_it_is_alone_now(isolates: bool) -> None:
 @pytest.mark.parametrize(
     ("max_stalls", "alone", "sentence"),
     [
-        (0, True, "its process died 1 time (0 allowed)"),
-        (0, False, "its process died 1 time among other jobs (0 allowed)"),
-        (1, True, "its process died 2 times (1 allowed)"),
+        (0, True, "its process died once (0 allowed)"),
+        (0, False, "its process died once among other jobs (0 allowed)"),
+        (1, True, "its process died twice (1 allowed)"),
         (1, False, "its process died 11 times among other jobs (10 allowed)"),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_dead_job() -> None:
         await settle(backend, lease, Ending.BURIED, failed=True, reason="failed")
 
     told = explained(scene)
-    assert told.summary.endswith(": its handler failed 1 time and no retry is left.")
+    assert told.summary.endswith(": its handler failed once and no retry is left.")
     assert "Its dead letter counts 1 death of this logical job." in told.reasons
     assert told.next == ("It runs again only if revived: `holdfast dead revive j1`.",)
 

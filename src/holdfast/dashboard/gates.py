@@ -108,7 +108,7 @@ def _turn(scene: Scene) -> list[Gate]:
         return [Gate(name="Its group is stopped", text=f"by dead job {group.stopped_by}", open=False)]
     if scene.job.state is State.WAITING:
         return [Gate(name="Its group has no room", text=held, open=False)]
-    return [Gate(name="It is its group's turn" if scene.job.state is State.READY else "Its group", text=held)]
+    return [Gate(name="It is its turn in its group" if scene.job.state is State.READY else "Its group", text=held)]
 
 
 def _limits(scene: Scene) -> Gate:

@@ -21,7 +21,7 @@ from .visit import Values, Visit
 SPANS = {"1h": 3600.0, "24h": 86400.0, "7d": 7 * 86400.0}
 OUTCOMES = (("failed", "scheduled", "retrying"), ("stalled", "waiting", "stalled"), ("dead", "dead", "dead"))
 OTHERS = (("cancelled", "cancelled", "cancelled"), ("expired", "cancelled", "expired"))
-SEEN = "seen while a page is open"
+SEEN = "sampled while a page is open"
 PERCENTILES = ("p50", "p95", "p99")
 
 

@@ -275,7 +275,7 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     obstacles = _obstacles(scene)
     reasons = [*_suspicion(scene), *_last_error(scene.job), *_expiry(scene)]
     if obstacles:
-        then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Then the next claim takes it in turn."
+        then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Once that has changed, it runs when its turn comes."
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
     serving = scene.taking
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
@@ -567,6 +567,8 @@ def _ago(at: float, now: float) -> str:
 
 
 def _count(number: int, noun: str) -> str:
+    if noun == "time":
+        return {1: "once", 2: "twice"}.get(number, f"{number} times")
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
