@@ -1,4 +1,4 @@
-"""Opening, closing, forking, and calling from wherever one is."""
+"""Opening, closing, forking, and calls from any thread or loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look for all who wait, and following a job."""
+"""One poll for all waiters, and following a job."""
 
 from __future__ import annotations
 

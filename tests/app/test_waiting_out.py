@@ -1,4 +1,4 @@
-"""A store that is away for a moment ends nobody's wait for a result; one that stays away does."""
+"""A short outage of the store ends no wait for a result; a long one does."""
 
 from __future__ import annotations
 

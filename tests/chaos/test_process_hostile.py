@@ -1,4 +1,4 @@
-"""Handlers that do what no handler should: their own job pays, nobody else does, and nothing is left behind."""
+"""Handlers that do what no handler should: only their own job is affected, and nothing is left behind."""
 
 from __future__ import annotations
 

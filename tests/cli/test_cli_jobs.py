@@ -1,4 +1,4 @@
-"""Commands that look: jobs, job, explain, workers, stats, queues, groups, group."""
+"""Commands that read: jobs, job, explain, workers, stats, queues, groups, group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast move`: what it prints, what it answers, and what the commands say on a store that was moved."""
+"""`holdfast move`: its output and exit codes, and what the commands print on a store that was moved."""
 
 from __future__ import annotations
 

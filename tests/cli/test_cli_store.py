@@ -1,4 +1,4 @@
-"""Commands about the store as a whole, and stores that cannot be had."""
+"""Commands about the store as a whole, and stores that cannot be reached."""
 
 from __future__ import annotations
 

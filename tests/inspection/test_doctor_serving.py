@@ -1,4 +1,4 @@
-"""The doctor on who works and what waits: queues nobody serves, workers that expired, tasks nobody has."""
+"""The doctor on workers and waiting jobs: queues without a worker, expired workers, tasks that no worker has."""
 
 from __future__ import annotations
 

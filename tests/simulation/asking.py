@@ -1,4 +1,4 @@
-"""Putting one question to the model and to every store, and comparing everything afterwards.
+"""Makes one call to the model and to every store, and compares everything afterwards.
 
 Called by the random walk, which chooses the questions. Time is virtual: every call carries `now`, nothing sleeps.
 """

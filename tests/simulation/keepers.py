@@ -1,4 +1,4 @@
-"""A worker as the keeper is one, and the journal of what its handlers did: who ran what, and what the store was told.
+"""A model of the keeper, and the journal of its handlers: what ran, and what the store was sent.
 
 Called by the walk in in_flight.py. A keeper repeats an exchange until it is answered, renews beside it, marks jobs that
 run at most once before they start, and stops handlers before their lease can pass to somebody else.

@@ -1,4 +1,4 @@
-"""A store that forgets a worker at the worst moment, or gives out nothing for a while.
+"""A store that forgets a worker at the worst moment, or hands out no jobs for a while.
 
 The worker still ends, starts nothing it no longer holds, and leaves nothing it could do.
 """

@@ -1,4 +1,4 @@
-"""In which order a worker asks its queues."""
+"""The order in which a worker claims from its queues."""
 
 from __future__ import annotations
 

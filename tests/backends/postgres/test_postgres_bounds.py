@@ -1,4 +1,4 @@
-"""What one call does is bounded: what a claim fetches, what a pass looks at, also beside rivals."""
+"""What one call does is bounded: what a claim fetches, what a pass reads, also with concurrent callers."""
 
 from __future__ import annotations
 

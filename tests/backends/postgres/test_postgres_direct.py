@@ -1,4 +1,4 @@
-"""Enqueueing from a thread that waits, on a blocking connection: the same answers, the same care with lost replies."""
+"""Enqueueing on a waiting thread, on a blocking connection: the same results, the same handling of lost replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server tells the doctor: settings that lose jobs, a server that keeps them, and a quiet time."""
+"""What the doctor reads from a PostgreSQL server: settings that lose or keep jobs, and a quiet time."""
 
 from __future__ import annotations
 

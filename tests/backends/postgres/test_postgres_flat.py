@@ -1,4 +1,4 @@
-"""What looking at groups, refilling them and an operator's verb cost does not grow with the backlog."""
+"""The cost of reading and refilling groups, and of an operator's verb, does not grow with the backlog."""
 
 from __future__ import annotations
 

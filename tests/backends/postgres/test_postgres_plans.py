@@ -1,4 +1,4 @@
-"""What a call reads does not grow with the backlog, also before the server ever looked at its statistics."""
+"""What a call reads does not grow with the backlog, even before the server has gathered statistics."""
 
 from __future__ import annotations
 

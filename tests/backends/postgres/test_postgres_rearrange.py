@@ -1,4 +1,4 @@
-"""A changed rule beside rivals: it holds from the moment it is stored, however much is still to be moved."""
+"""A changed rule with concurrent callers: it applies once it is stored, however many jobs are still to be moved."""
 
 from __future__ import annotations
 

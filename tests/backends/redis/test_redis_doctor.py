@@ -1,4 +1,4 @@
-"""What a Redis or Valkey server tells the doctor: how it writes, what it throws away, and a quiet time."""
+"""What the doctor reads from a Redis or Valkey server: persistence, eviction, and a quiet time."""
 
 from __future__ import annotations
 

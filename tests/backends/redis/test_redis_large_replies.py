@@ -1,4 +1,4 @@
-"""What is read from the server's socket: replies of any size, and nothing that nobody asked for."""
+"""Reading from the server's socket: replies of any size, and no unsolicited ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read or moved page by page is the same as in one piece: memory is asked the same and must answer alike."""
+"""Reading or moving page by page gives the same as in one piece: the memory store must return the same."""
 
 from __future__ import annotations
 

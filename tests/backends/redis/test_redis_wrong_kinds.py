@@ -1,4 +1,4 @@
-"""A record, rule, bucket, letter or number that is well-formed but of a wrong kind stops nobody, and is listed by name.
+"""A record, rule, bucket, letter or number of a wrong type blocks nothing, and is listed by name.
 
 Every field of a job's record gets every wrong value, in jobs of every state; then all verbs run. None fails, the good
 jobs are all worked off, and what cannot be read is named with its field.

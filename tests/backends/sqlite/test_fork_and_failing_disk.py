@@ -1,4 +1,4 @@
-"""What a fork and a failing disk must not do: a child that hangs, a writer that is gone for ever."""
+"""What a fork and a failing disk must not cause: a child that hangs, a writer that is gone forever."""
 
 from __future__ import annotations
 

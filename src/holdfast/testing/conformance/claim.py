@@ -1,4 +1,4 @@
-"""Conformance of claim: who is leased, in which order, with what in hand; tokens and fences.
+"""Conformance of claim: which jobs are leased, in which order, with which fields; tokens and fences.
 
 Called by run_case. Groups and lanes have files of their own.
 """

@@ -1,4 +1,4 @@
-"""Words that the cases about limits, rates and lanes share, and what a rate allows when time goes by in small steps.
+"""Helpers of the cases about limits, rates and lanes, and what a rate allows as time passes in small steps.
 
 Called by the theme files beside it. Brings no case of its own and never looks behind the contract.
 """

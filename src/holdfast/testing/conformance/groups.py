@@ -1,4 +1,4 @@
-"""Conformance of groups: order inside a group, strict and relaxed, and how a head in trouble holds or steps aside.
+"""Conformance of groups: order inside a group, strict and relaxed, and when a failed head keeps its place or makes way.
 
 Called by run_case. Limits, overrides and pauses are in group_limits and pausing.
 """

@@ -1,4 +1,4 @@
-"""Conformance of what jobs remember between their attempts (R91 to R94): steps, signals, and snoozes that wait for one.
+"""Conformance of what jobs keep between their attempts (R91 to R94): steps, signals, and snoozes that wait for one.
 
 Called by run_case. Soundness checks after every case that every step has its job.
 """

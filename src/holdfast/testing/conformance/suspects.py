@@ -1,4 +1,4 @@
-"""Conformance of suspects: who pays when a process dies over several jobs, and who is run alone next.
+"""Conformance of suspects: which jobs are charged when a process with several jobs dies, and which run alone next.
 
 Called by run_case. Processes die here by their owner's word (settle stalled) or with their worker (recover).
 """

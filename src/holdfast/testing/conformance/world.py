@@ -1,4 +1,4 @@
-"""The world a conformance case lives in: one fresh, opened backend, virtual time, and terse words for the verbs.
+"""The world a conformance case lives in: one fresh, opened backend, virtual time, and short forms of the verbs.
 
 Called by every case. Every contract call it makes carries `now=world.now`; nothing here reads a clock. It never looks
 behind the contract: what it knows it learnt from answers, get and dump.
