@@ -1,4 +1,4 @@
-"""Admin pages for jobs, dead letters and cron entries: list, filter, look, and the few verbs an operator needs.
+"""Admin pages for jobs, dead letters and cron entries: list, filter, view, and the few verbs an operator needs.
 
 They read and change Holdfast's store, not Django's database. Viewing needs the view permission of the page's model,
 every verb its change permission; a GET changes nothing, and the admin's own CSRF check guards each POST. Secrets among
@@ -58,7 +58,7 @@ class StorePages(admin.ModelAdmin):
         raise NotImplementedError
 
     def facts(self, app: DjangoHoldfast, id: str) -> tuple[dict[str, Any], list[str]]:
-        """What is shown of one entry, and the verbs that fit its state."""
+        """The fields of one entry, and the verbs that its state allows."""
         raise NotImplementedError
 
     def filters(self) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ class DeadLetterPages(StorePages):
 
 
 def _place(text: str | None) -> int:
-    """Where a page begins. Each page reads the letters before it, too, so there is an end to it."""
+    """Where a page begins. Each page also reads the letters before it, so the position is bounded."""
     return min(int(text), LETTERS_SEEN_MAX) if text and text.isdecimal() and len(text) <= 9 else 0
 
 

@@ -59,7 +59,7 @@ class DjangoHoldfast(Holdfast):
         self._followed = self._handle if configuration.in_database else None
 
     def _track(self) -> None:
-        """Go with the database if it was renamed, unless another store was chosen since (--url, the sandbox)."""
+        """Follow the database if it was renamed, unless another store was chosen since (--url, the sandbox)."""
         if self._followed is None or self._handle is not self._followed:
             return
         alias = self.configuration.database
@@ -239,7 +239,7 @@ def _set_up_django() -> None:
 
 
 def set_up_store(using: str, **kwargs: Any) -> None:
-    """After `manage.py migrate`: make Holdfast's tables, if the jobs live in the database that was migrated."""
+    """After `manage.py migrate`: create Holdfast's tables, if the jobs live in the database that was migrated."""
     app = the_app()
     migrated = "plan" in kwargs  # the command flush sends the signal, too
     if migrated and app.configuration.in_database and using == app.configuration.database and not app.in_sandbox:
@@ -254,7 +254,7 @@ def set_up_store(using: str, **kwargs: Any) -> None:
 
 
 def _close_before_it_is_destroyed(app: DjangoHoldfast, creation: Any) -> None:
-    """Let go of a test database before the test runner drops it: Django has no signal for that."""
+    """Close the store before the test runner drops its test database: Django has no signal for that."""
     if getattr(creation, "holdfast_closes", False):
         return
     destroy = creation.destroy_test_db
