@@ -42,7 +42,7 @@ __all__ = ["instrument"]
 PROVIDED = (
     "OTEL_PYTHON_TRACER_PROVIDER",
     "OTEL_PYTHON_METER_PROVIDER",
-)  # these name providers that the API loads itself
+)  # name providers that the API loads itself
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 # The conventions' own buckets up to 10 s, and more, because jobs run longer. The SDK's defaults are for milliseconds.
 BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)

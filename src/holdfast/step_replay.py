@@ -177,7 +177,7 @@ class Replay:
         self._open.pop(name, None)
 
     def fault_at_end(self) -> Exception | None:
-        """What is wrong if the handler returns now: a call that has not ended, or a stored step that was not repeated."""
+        """What is wrong if the handler returns now: an unfinished call, or a stored step that was not repeated."""
         if self._open:
             names = ", ".join(map(repr, self._open))
             return ConfigurationError(
