@@ -119,6 +119,9 @@ def test_tasks_lists_what_live_workers_have(shell: Shell) -> None:
     found = {task["name"]: task["workers"] for task in shell.json("tasks")["tasks"]}
     assert found == {"send": 2, "pay": 1, "other": 0}
     assert [line.split()[:2] for line in shell("tasks").stdout.splitlines()[-2:]] == [["pay", "1"], ["send", "2"]]
+    shell("tasks", "limit", "send", "3")
+    undeclared = [line.split()[0] for line in shell("tasks").stdout.splitlines() if "not declared" in line]
+    assert undeclared == ["other"]  # a task that a live worker has is declared, even without a rule of its own
 
 
 def test_tasks_show_what_the_store_knows(shell: Shell) -> None:
