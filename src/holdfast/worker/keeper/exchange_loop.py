@@ -51,6 +51,7 @@ UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown task
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is not worth a shorter timer
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
 CLAIM_AHEAD_MIN = 200  # … and this many together with jobs claimed ahead, which run while the next claim is made
+SPLIT_MIN = 64
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
 AHEAD_LEFT_SECONDS = 0.0075  # make the next exchange while the runners' jobs last for this, and three times its length
 AHEAD_PACE_SECONDS = 0.02  # at most between exchanges while the runners have jobs that were claimed ahead
@@ -107,6 +108,8 @@ class ExchangeLoop:
         self._start_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
         claim_most = max(self._start_most, CLAIM_AHEAD_MIN) if runners.in_processes else self._start_most
         self._exchanged_at = 0.0
+        self._in_step = False
+        self._fronts = 0
         self._ahead_from = 0.0  # nothing is claimed ahead before this time
         self._jobs_limit = AdaptiveLimit(claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
@@ -175,7 +178,11 @@ class ExchangeLoop:
             await self._pace()
             most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
-        await self.exchange(settlements, releases, most, self._ahead(most))
+        ahead = self._ahead(most)
+        held = len(settlements) + len(self._ledger.busy)
+        if self._in_step and self._fronts >= SPLIT_MIN and len(self._ledger.busy) < 0.4 * held:
+            most, ahead = min(most, -(-self._fronts // 2)), 0
+        await self.exchange(settlements, releases, most, ahead)
         if self._unheard:
             if self._signals.abandon.is_set():
                 raise Abandoned
@@ -306,7 +313,11 @@ class ExchangeLoop:
             took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - ended_at)
             self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
             self.left_some = self._runners.left_some(isolated, answer.leases)
-            full = sum(not lease.chained for lease in answer.leases) >= request.most
+            fresh = sum(not lease.chained for lease in answer.leases)
+            full = fresh >= request.most
+            if fresh:
+                self._fronts = fresh + len(self._ledger.busy) - self._ledger.chains.behind
+                self._in_step = not full and fresh >= SPLIT_MIN // 2
             self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
             self._rotation.claimed(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
