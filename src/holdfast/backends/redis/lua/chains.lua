@@ -59,11 +59,10 @@ function hf.chain(claim, by_queue, most)
 end
 
 -- == fast exchange_chaining: the same on the fast path, whose queues, groups and tasks have no rule that could forbid it.
--- It leaves jobs whose arguments have to be weighed, and those with an order of their caller's, to the script.
+-- Claims that bring too many bytes, and jobs with an order of their caller's, are left to the script.
 
 local chained, play, fronts = 0, {}, {}
 local by_chain, left = request.chain_by_queue, request.chained_max
-if left > 0 and (most + left) * (tonumber(meta.body_max) or HUGE) > request.bytes_max then break end
 for i = 1, left > 0 and leased or 0 do
     local row = rows[taken[i]]
     if row[GROUP] and (by_chain[row[QUEUE]] or 1) > 1 and not row[SUSPECT] and row[MAX_STALLS] > 0 then
@@ -101,3 +100,12 @@ if plain and used and find(used, 't', 1, true) then -- tasks that say nothing ha
     for i = 1, #tasks do plain = plain and not tasks[i] end
 end
 if not plain then break end
+
+local bodies = leased > 0 and BODIES_PASS(leased) and call('HMGET', BODIES, unpack(taken))
+if leased > 1 and leased * (tonumber(meta.body_max) or HUGE) > request.bytes_max then -- together they may be too long
+    local bytes = 0
+    for i = 1, leased do
+        bytes = bytes + (bodies and #(bodies[i] or '') or call('HSTRLEN', BODIES, taken[i])) - BODY_HEAD
+    end
+    if bytes > request.bytes_max then break end
+end

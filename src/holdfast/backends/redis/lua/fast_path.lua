@@ -268,11 +268,6 @@ for q = 1, #queues do
         if left > 0 then to_wake[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
-if leased > 1 and leased * (tonumber(meta.body_max) or HUGE) > request.bytes_max then -- together they may be too long
-    local bytes = 0
-    for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
-    if bytes > request.bytes_max then break end
-end
 if unread > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(new)), new, unread) then break end
 for i = 1, leased do
     local row = rows[taken[i]]
@@ -289,7 +284,6 @@ if not plain then break end
 
 local nonce = args.nonce
 local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
-local bodies = leased > 0 and BODIES_PASS(leased) and call('HMGET', BODIES, unpack(taken))
 for i = 1, s do
     r = r + 2
     records[r - 1], records[r] = settled[i][ID], cpack(settled[i])
