@@ -7,9 +7,11 @@ kept here: every write to a lease is fenced by its token in its own shard.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -38,6 +40,8 @@ from .registry import Shards
 
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and all workers' rows, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
+PORTION_JOBS = 100  # a claim asks no more shards than have about so many jobs to lease, as long as they have enough
+ASKED_WITHIN_SECONDS = 0.05  # … and those that were not asked for this long
 
 T = TypeVar("T")
 Named = TypeVar("Named", Held, Report, Release, Settlement)
@@ -183,8 +187,9 @@ class LeaseVerbs:
     ) -> None:
         """Make a new call: first repeat unanswered calls, then send the settlements, then claim the queues in order.
 
-        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares; what
-        some cannot use is then claimed from those that used up theirs.
+        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares, or
+        only a few of them (`WorkerCalls.few`); what some cannot use is then claimed from the others and from those that
+        used up theirs.
         """
         service.turn_to(request.call, len(settlements) + len(releases))
         swept = dict.fromkeys(shard for queue in request.queues for shard in self._shards.of(queue))
@@ -192,7 +197,9 @@ class LeaseVerbs:
         await self._hear_again(service, request, now)
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
-            room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
+            shards = turned(self._shards.of(queue), request.call)
+            few = partial(service.few, shards, batch) if queue in service.filled else None
+            room = QueueRoom(request, service.leases, queue, shards, few)
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
                     claim = service.asking(shard, queue, portion, request)
@@ -201,6 +208,7 @@ class LeaseVerbs:
                 await self._send(service, sending, now)
                 heard = {sent.shard: sent.answer.leases for sent in sending if sent.answer is not None}
                 room.heard({shard: heard[shard] for shard in portions if shard in heard})
+            (service.filled.add if room.is_filled else service.filled.discard)(queue)
         await self._send(service, list(batch.values()), now)
         await self._fit(service, request, now)
 
@@ -404,6 +412,8 @@ class WorkerCalls:
     recovered: list[Recovered] = field(default_factory=list)
     sweeps: Mapping[str, int] = field(default_factory=dict)  # by shard: its part of the call's sweep limit
     sealed: Seal | None = None
+    filled: set[str] = field(default_factory=set)  # queues that had as many jobs as its latest claim asked for
+    asked_at: dict[str, float] = field(default_factory=dict)  # by shard: when it was last asked for jobs
 
     def turn_to(self, call: int, number: int) -> None:
         """Begin a new call; what the last one left unanswered stays pending."""
@@ -421,6 +431,8 @@ class WorkerCalls:
     ) -> ClaimRequest:
         """Return this call's next request to that shard. The shard does its part of the sweep in the first round."""
         round = sum(sent.shard == shard for sent in self.sent)
+        if portion.most:
+            self.asked_at[shard] = time.monotonic()
         return ClaimRequest(
             worker=self.record.id,
             call=number_of(self.call, round),
@@ -434,6 +446,22 @@ class WorkerCalls:
             chain_by_queue={queue: portion.chain} if portion.chained_max else {},
             chained_max=portion.chained_max,
         )
+
+    def few(self, shards: Sequence[str], settling: Mapping[str, Sent], most: int) -> list[str]:
+        """Which shards to ask first for so many jobs of a queue that has enough: a call costs as much as ten jobs.
+
+        Those not asked for ASKED_WITHIN_SECONDS, so that no job there waits for longer, the longest ago first; then
+        those that get outcomes in this call anyway, until each has about PORTION_JOBS to lease. For fewer jobs than
+        there are shards, these take turns.
+        """
+        if most <= len(shards):
+            return list(shards)
+        before = time.monotonic() - ASKED_WITHIN_SECONDS
+        asked = {shard: self.asked_at.get(shard, before) for shard in shards}
+        due = sorted((shard for shard in shards if asked[shard] <= before), key=lambda shard: asked[shard])
+        others = [shard for shard in shards if asked[shard] > before]
+        others.sort(key=lambda shard: -len(settling[shard].places) if shard in settling else 0)
+        return [*due, *others[: max(0, -(-most // PORTION_JOBS) - len(due))]]
 
     @property
     def opens_in(self) -> float | None:

@@ -284,8 +284,9 @@ class ExchangeLoop:
             sweep_max=self._sweep_limit.value,
         )
         if most and self._runners.group_prefetch:
-            jobs, share = self._jobs_limit.value, self._options.group_slots
-            request = chains.asked_for(request, self._runners.group_prefetch, *self._runners.chaining(), jobs, share)
+            jobs, share, (room, seconds) = self._jobs_limit.value, self._options.group_slots, self._runners.chaining()
+            room = -(-room // 2) if self._halves.halving else room  # the other half gets as many
+            request = chains.asked_for(request, self._runners.group_prefetch, room, seconds, jobs, share)
         self.left_some = False
         try:
             answer, request = await self._until_answered(settlements, releases, request)

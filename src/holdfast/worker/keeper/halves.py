@@ -20,6 +20,7 @@ class Halves:
     def __init__(self) -> None:
         self._held = 0  # slots taken since the latest claim that brought jobs, unless it could have brought more
         self._answered_at = 0.0
+        self.halving = False  # whether the next claim brings only half of the jobs
 
     def claimed(self, number: int, taken: int, now: float, *, full: bool) -> None:
         """A claim brought so many jobs, beside those that take slots already. `full`: as many as it was to bring."""
@@ -29,11 +30,12 @@ class Halves:
 
     def alternate(self, ended: int, running: int, now: float, exchange_seconds: float) -> bool:
         """Whether the next claim should bring only half of the jobs: nearly all have ended, soon after they came."""
-        return (
+        self.halving = (
             self._held >= JOBS_MIN
             and running < RUNNING_PART * (running + ended)
             and now - self._answered_at <= IDLE_EXCHANGES_MAX * exchange_seconds
         )
+        return self.halving
 
     @property
     def size(self) -> int:
