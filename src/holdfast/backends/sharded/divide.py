@@ -158,6 +158,7 @@ class Portion(NamedTuple):
 
 
 NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
+FEW_ROUNDS = 2  # if a few shards do not have enough, a few others may; then all are asked
 
 
 class QueueRoom:
@@ -169,7 +170,7 @@ class QueueRoom:
         leases: Sequence[Lease],
         queue: str,
         shards: Sequence[str],
-        few: Callable[[int], Sequence[str]] | None = None,
+        few: Callable[[Sequence[str], int], Sequence[str]] | None = None,
     ) -> None:
         first = [lease for lease in leases if not lease.chained]
         late = sum(lease.queue == queue for lease in first)
@@ -180,7 +181,7 @@ class QueueRoom:
         self._by_task = {task: given - taken[task] for task, given in request.most_by_task.items()}
         self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
         self._open = list(shards)  # not asked yet, or used up their portion
-        self._few = few  # those to ask first for so many jobs
+        self._few, self._rounds = few, 0  # which of these shards to ask for so many jobs, in the first rounds
         self._capped: list[str] = []  # did not, but may have jobs of a task whose portion was too small
         self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up its portion of that task
         self._given: dict[str, Portion] = {}
@@ -190,9 +191,9 @@ class QueueRoom:
         candidates = [shard for shard in (*self._open, *self._capped) if may_ask(shard)]
         if self._most <= 0 or self._bytes <= 0 or not candidates:
             return {}
-        if self._few is not None:
-            some, self._few = self._few(self._most), None
-            candidates = [shard for shard in some if shard in candidates] or candidates
+        self._rounds += 1
+        if self._few is not None and self._rounds <= FEW_ROUNDS:
+            candidates = list(self._few(candidates, self._most)) or candidates
         caps: dict[str, dict[str, int]] = {shard: {} for shard in candidates}
         for task, left in self._by_task.items():
             takers = [shard for shard in candidates if (shard, task) not in self._without]

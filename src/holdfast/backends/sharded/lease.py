@@ -41,7 +41,7 @@ from .registry import Shards
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and all workers' rows, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
 PORTION_JOBS = 100  # a claim asks no more shards than have about so many jobs to lease, as long as they have enough
-ASKED_WITHIN_SECONDS = 0.05  # … and those that were not asked for this long
+ASKED_WITHIN_SECONDS = 0.1  # … and those that were not asked for this long
 
 T = TypeVar("T")
 Named = TypeVar("Named", Held, Report, Release, Settlement)
@@ -198,7 +198,7 @@ class LeaseVerbs:
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
             shards = turned(self._shards.of(queue), request.call)
-            few = partial(service.few, shards, batch) if queue in service.filled else None
+            few = partial(service.few, dict(batch)) if queue in service.filled else None
             room = QueueRoom(request, service.leases, queue, shards, few)
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
@@ -414,6 +414,9 @@ class WorkerCalls:
     sealed: Seal | None = None
     filled: set[str] = field(default_factory=set)  # queues that had as many jobs as its latest claim asked for
     asked_at: dict[str, float] = field(default_factory=dict)  # by shard: when it was last asked for jobs
+    short: set[str] = field(default_factory=set)  # shards that had fewer jobs than they were last asked for
+    turns: float = 0.0  # how many shards have their turn to be asked, as of `turned_at`
+    turned_at: float = 0.0
 
     def turn_to(self, call: int, number: int) -> None:
         """Begin a new call; what the last one left unanswered stays pending."""
@@ -447,21 +450,26 @@ class WorkerCalls:
             chained_max=portion.chained_max,
         )
 
-    def few(self, shards: Sequence[str], settling: Mapping[str, Sent], most: int) -> list[str]:
-        """Which shards to ask first for so many jobs of a queue that has enough: a call costs as much as ten jobs.
+    def few(self, settling: Mapping[str, Sent], shards: Sequence[str], most: int) -> list[str]:
+        """Which of these shards to ask for so many jobs of a queue that has enough: a call costs as much as ten jobs.
 
-        Those not asked for ASKED_WITHIN_SECONDS, so that no job there waits for longer, the longest ago first; then
-        those that get outcomes in this call anyway, until each has about PORTION_JOBS to lease. For fewer jobs than
-        there are shards, these take turns.
+        The ones not asked for the longest time, so many that each has its turn within ASKED_WITHIN_SECONDS; then those
+        that get outcomes in this call anyway, until each has about PORTION_JOBS to lease. Those that had fewer jobs
+        than they were asked for count as none. For fewer jobs than there are shards, these take turns.
         """
         if most <= len(shards):
             return list(shards)
-        before = time.monotonic() - ASKED_WITHIN_SECONDS
-        asked = {shard: self.asked_at.get(shard, before) for shard in shards}
-        due = sorted((shard for shard in shards if asked[shard] <= before), key=lambda shard: asked[shard])
-        others = [shard for shard in shards if asked[shard] > before]
-        others.sort(key=lambda shard: -len(settling[shard].places) if shard in settling else 0)
-        return [*due, *others[: max(0, -(-most // PORTION_JOBS) - len(due))]]
+        now = time.monotonic()
+        self.turns = min(float(len(shards)), self.turns + len(shards) * (now - self.turned_at) / ASKED_WITHIN_SECONDS)
+        self.turned_at = now
+        late = sum(now - self.asked_at.get(shard, 0.0) >= ASKED_WITHIN_SECONDS for shard in shards)
+        number = max(late, int(self.turns))
+        self.turns -= int(self.turns)
+        due = sorted(shards, key=lambda shard: self.asked_at.get(shard, 0.0))[:number]
+        full = [shard for shard in shards if shard not in due and shard not in self.short]
+        full.sort(key=lambda shard: -len(settling[shard].places) if shard in settling else 0)
+        wanted = -(-most // PORTION_JOBS) - sum(shard not in self.short for shard in due)
+        return [*due, *full[: max(0, wanted)]]
 
     @property
     def opens_in(self) -> float | None:
@@ -527,6 +535,9 @@ class WorkerCalls:
             self.joined.add(sent.shard)
         else:
             self.joined.discard(sent.shard)
+        if sent.request.most:
+            fewer = sum(not lease.chained for lease in answer.leases) < sent.request.most
+            (self.short.add if fewer else self.short.discard)(sent.shard)
         leases = [] if sent.written_off else signed_leases(sent.shard, answer.leases)
         self.leases += leases
         self.fresh += leases
