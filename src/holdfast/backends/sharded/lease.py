@@ -199,6 +199,8 @@ class LeaseVerbs:
         for queue in request.queues:
             shards = turned(self._shards.of(queue), request.call)
             few = partial(service.few, dict(batch)) if queue in service.filled else None
+            if few is None:  # all are asked
+                service.turns, service.turned_at = 0.0, time.monotonic()
             room = QueueRoom(request, service.leases, queue, shards, few)
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
