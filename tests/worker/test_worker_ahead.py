@@ -21,11 +21,10 @@ from holdfast.records import ClaimRequest, Exchanged, Lease, QueueRule, Release,
 from holdfast.worker.keeper import exchange_loop
 from holdfast.worker.keeper.declare import Declared
 from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN, ExchangeLoop
-from holdfast.worker.keeper.halves import Halves
 from holdfast.worker.keeper.lease_renewal import Ledger
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
-from holdfast.worker.keeper.store_client import AdaptiveLimit, StoreClient
+from holdfast.worker.keeper.store_client import AdaptiveLimit, Halves, StoreClient
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time

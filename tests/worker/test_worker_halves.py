@@ -10,10 +10,10 @@ from tests.worker.worker_bench import WorkerApp, soon
 
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.records import ClaimRequest, Exchanged
-from holdfast.worker.keeper import halves
+from holdfast.worker.keeper import store_client
 from holdfast.worker.keeper.exchange_loop import CLAIM_JOBS_MIN
-from holdfast.worker.keeper.halves import JOBS_MIN, Halves
 from holdfast.worker.keeper.runners import InProcessRunners
+from holdfast.worker.keeper.store_client import JOBS_MIN, Halves
 from holdfast.worker.processes.pool import Pool
 
 
@@ -72,7 +72,7 @@ async def test_a_worker_with_few_slots_or_in_one_process_fills_them_at_once(
 
 async def test_jobs_of_groups_that_ended_together_come_back_half_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InProcessRunners, "in_processes", True)
-    monkeypatch.setattr(halves, "IDLE_EXCHANGES_MAX", float("inf"))
+    monkeypatch.setattr(store_client, "IDLE_EXCHANGES_MAX", float("inf"))
     store = Watched()
     app = WorkerApp(lambda: store)
     begun: dict[str, list[int]] = {}

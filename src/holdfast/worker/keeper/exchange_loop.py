@@ -35,13 +35,19 @@ from . import chains
 from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
-from .halves import Halves
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
-from .rotation import QueueRotation
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, committed
-from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
+from .store_client import (
+    CLAIM_BYTES_MIN,
+    AdaptiveLimit,
+    Halves,
+    QueueRotation,
+    StoreClient,
+    backoff,
+    cut_short,
+)
 from .unknown_tasks import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session

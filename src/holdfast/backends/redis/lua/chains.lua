@@ -58,7 +58,7 @@ function hf.chain(claim, by_queue, most)
     return most - left
 end
 
--- == fast exchange_chaining: the same on the fast path, whose queues, groups and tasks have no rule that could forbid it.
+-- == fast exchange_chaining: the same on the fast path, whose queues, groups and tasks have no rule against it.
 -- Claims that bring too many bytes, and jobs with an order of their caller's, are left to the script.
 
 local chained, play, fronts = 0, {}, {}

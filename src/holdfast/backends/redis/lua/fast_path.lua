@@ -1,13 +1,14 @@
 -- fast_path: the most common exchanges in straight code; same effect as the general path, or it falls through to that.
 
 -- == fast exchange: the fast path in four sections: this one reads the settled jobs, exchange_taking picks the jobs to
--- lease, exchange_chaining those behind them in their groups, exchange_writing writes. It serves claims that settle only plain successes, from strict queues without limit,
--- rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns the same as script
--- exchange. Per-task caps only apply to tasks with a dedicated lane, which have rules and never reach this path.
--- Anything else falls through to the script before anything is written: a dead letter; something due, expired or
--- stalled; a quiet time; a slow-down; ready jobs in dedicated lanes; a group with jobs left in play while others of its
--- queue are ready; freed jobs that sort before jobs already ready. A caller whose recent calls fell through skips the attempt, which would cost a fifth
--- more. Concurrency: a script runs alone; every write to a lease is fenced by its token.
+-- lease, exchange_chaining those behind them in their groups, exchange_writing writes. It serves claims that settle only
+-- plain successes, from strict queues without limit, rate and aging, of tasks without rules, in a store without pauses
+-- and overrides. Takes and returns the same as script exchange. Per-task caps only apply to tasks with a dedicated lane,
+-- which have rules and never reach this path. Anything else falls through to the script before anything is written: a
+-- dead letter; something due, expired or stalled; a quiet time; a slow-down; ready jobs in dedicated lanes; a group with
+-- jobs left in play while others of its queue are ready; freed jobs that sort before jobs already ready. A caller whose
+-- recent calls fell through skips the attempt, which would cost a fifth more. Concurrency: a script runs alone; every
+-- write to a lease is fenced by its token.
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 3500, 100, '[%z\1]' -- ROWS_MAX: records that one command may write
 
@@ -17,7 +18,8 @@ if args.skip_fast_path or not request or sealed or #args.releases > 0 or request
     or request.priorities then break end
 local worker, number, queues = request.worker, request.call, request.queues
 local most, by_queue = request.most, request.most_by_queue
-if 2 * n + most + request.chained_max > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
+if 2 * n + most + request.chained_max > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX
+    or find(worker, ODD_BYTES) then break end
 local plain, ids = true, {}
 for i = 1, n do
     local one = settlements[i]
@@ -169,9 +171,10 @@ for i = 1, plain and #places or 0 do
     if left ~= 0 then -- the rest of a chain: nothing is to be withdrawn if nothing is ready
         local ready = call('ZRANGEBYLEX', READY, '[' .. queue .. '\0001', '(' .. queue .. '\0002', 'LIMIT', '0', '1')
         plain = plain and left > 0 and #ready == 0
-    elseif line[1] then
+    elseif #line > 0 then
         f = f + 1
-        off_waiting[f], fresh[f], place_of[f] = line[1], WAITING_ID(line[1], #place), place
+        local head = unpack(line, 1, 1)
+        off_waiting[f], fresh[f], place_of[f] = head, WAITING_ID(head, #place), place
     end
 end
 if plain and s > 0 and used and find(used, 'd', 1, true) then
