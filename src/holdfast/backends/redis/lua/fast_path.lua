@@ -1,14 +1,14 @@
 -- fast_path: the most common exchanges in straight code; same effect as the general path, or it falls through to that.
 
--- == fast exchange: the fast path in four sections: this one reads the settled jobs, exchange_taking picks the jobs to
--- lease, exchange_chaining those behind them in their groups, exchange_writing writes. It serves claims that settle only
--- plain successes, from strict queues without limit, rate and aging, of tasks without rules, in a store without pauses
--- and overrides. Takes and returns the same as script exchange. Per-task caps only apply to tasks with a dedicated lane,
--- which have rules and never reach this path. Anything else falls through to the script before anything is written: a
--- dead letter; something due, expired or stalled; a quiet time; a slow-down; ready jobs in dedicated lanes; a group with
--- jobs left in play while others of its queue are ready; freed jobs that sort before jobs already ready. A caller whose
--- recent calls fell through skips the attempt, which would cost a fifth more. Concurrency: a script runs alone; every
--- write to a lease is fenced by its token.
+-- == fast exchange: the fast path in four sections: this one reads the settled jobs, exchange_taking picks the jobs
+-- to lease, exchange_chaining those behind them in their groups, exchange_writing writes. It serves claims that
+-- settle only plain successes, from strict queues without limit, rate and aging, of tasks without rules, in a store
+-- without pauses and overrides. Takes and returns the same as script exchange. Per-task caps only apply to tasks with
+-- a dedicated lane, which have rules and never reach this path. Anything else falls through to the script before
+-- anything is written: a dead letter; something due, expired or stalled; a quiet time; a slow-down; ready jobs in
+-- dedicated lanes; a group with jobs left in play while others of its queue are ready; freed jobs that sort before
+-- jobs already ready. A caller whose recent calls fell through skips the attempt, which would cost a fifth more.
+-- Concurrency: a script runs alone; every write to a lease is fenced by its token.
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 3500, 100, '[%z\1]' -- ROWS_MAX: records that one command may write
 
