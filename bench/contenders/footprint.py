@@ -8,9 +8,9 @@ import time
 
 began = time.perf_counter(), time.process_time()
 
-import os  # noqa: E402
+import os
 
-from holdfast import Holdfast  # noqa: E402
+from holdfast import Holdfast
 
 app = Holdfast(os.environ["FOOTPRINT_URL"])
 

@@ -24,7 +24,7 @@ IDLE_SECONDS, IDLE_SECONDS_QUICK = 10.0, 1.0
 SETTLED_CPU_SECONDS = 0.02  # of processor time in a second: it has started
 SETTLE_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
-# What any worker of three processes and a guard has to hold: the interpreter, asyncio and msgspec, and what a guard needs.
+# What any worker with a guard and three other processes holds at least: the interpreter, asyncio and msgspec.
 HOLDERS = ("import asyncio, msgspec, sys; sys.stdin.read()",) * 3 + (
     "import ctypes, select, signal, socket, struct, sys; sys.stdin.read()",
 )

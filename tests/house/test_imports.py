@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends import preload
@@ -17,8 +17,8 @@ from holdfast.worker.processes.spawner import Plan
 
 NEVER = "asyncio ssl subprocess ctypes difflib tempfile zipfile importlib.resources redis psycopg rich click cronsim"
 PRODUCER = """
-    app backends clock codec context dead_copies dead_letters dependencies durable errors events headers hooks job lazy
-    lifecycle logs names named_task observer operator options options.checks options.families options.special
+    app backends clock codec context dead_copies dead_letters dependencies durable errors events frozen headers hooks
+    job lazy lifecycle logs names named_task observer operator options options.checks options.families options.special
     options.tasks options.workers placeholders producer queries queries.language queries.match queries.pages rates
     records results retry rollups schedules steps store_thread task task_settings unique_keys worker_commands
     worker_status

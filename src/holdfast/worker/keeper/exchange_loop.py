@@ -12,9 +12,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
@@ -70,8 +70,7 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
