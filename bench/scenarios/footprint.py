@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..driving import SCRIPTS, Failed
@@ -23,7 +23,7 @@ APP = "footprint:app"
 IDLE_SECONDS, IDLE_SECONDS_QUICK = 10.0, 1.0
 SETTLED_CPU_SECONDS = 0.02  # of processor time in a second: it has started
 SETTLE_SECONDS_MAX = 60.0
-LOOK_SECONDS = 0.02
+SWEEP_SECONDS = 6.0  # within this time a worker has swept once, and has all that it needs for the next sweeps
 # What any worker with a guard and three other processes holds at least: the interpreter, asyncio and msgspec.
 HOLDERS = ("import asyncio, msgspec, sys; sys.stdin.read()",) * 3 + (
     "import ctypes, select, signal, socket, struct, sys; sys.stdin.read()",
@@ -33,7 +33,7 @@ HOLDERS = ("import asyncio, msgspec, sys; sys.stdin.read()",) * 3 + (
 class Ran:
     """A program, from its start to its end."""
 
-    def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, words: tuple[str, ...], environment: dict[str, str]) -> None:
         self.began = time.monotonic()
         with tempfile.TemporaryFile() as out:
             actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1), (os.POSIX_SPAWN_DUP2, out.fileno(), 2)]
@@ -88,6 +88,7 @@ class Footprint:
         with subprocess.Popen(self._work, env=self._environment, stdout=-3, stderr=-3, stdin=-3) as worker:
             try:
                 _until_settled(worker)
+                time.sleep(SWEEP_SECONDS)
                 first, began = processor_seconds(worker.pid), time.monotonic()
                 time.sleep(self._idle_seconds)
                 used, lasted = processor_seconds(worker.pid) - first, time.monotonic() - began

@@ -8,6 +8,7 @@ handles signals, reaps orphans as PID 1 and watches the code for `--reload`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -259,10 +260,16 @@ def likely_scheme(plan: Plan) -> str:
 
 def import_engine(scheme: str) -> None:
     """Import the keeper and, as far as it can be guessed, the store: whatever is wrong shows when it is opened."""
-    from ..keeper import keeper  # noqa: F401
+    collects = gc.isenabled()
+    gc.disable()  # what is imported stays: looking for garbage in it is time lost
+    try:
+        from ..keeper import keeper  # noqa: F401
 
-    with suppress(Exception):
-        preload(scheme)
+        with suppress(Exception):
+            preload(scheme)
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager
