@@ -115,6 +115,8 @@ class Footprint:
         finally:
             for one in holders:
                 end(one)
+                if one.stdin is not None:
+                    one.stdin.close()
 
 
 def _until_settled(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Imports and decoders that wait for their first use, so that a process pays only for what it uses.
+"""Imports that wait for their first use, so that a producer pays only for what it uses.
 
 Called by modules that every producer loads, for what most of them never need: asyncio on SQLite, cron, the operator's
 verbs. Such a module imports the names for the type checker and calls `import_lazily` otherwise. Knows no other module.
@@ -6,14 +6,9 @@ verbs. Such a module imports the names for the type checker and calls `import_la
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from functools import cache
+from collections.abc import MutableMapping
 from importlib import import_module
-from typing import Any, TypeVar
-
-import msgspec
-
-T = TypeVar("T")
+from typing import Any
 
 
 class _Pending:
@@ -36,9 +31,3 @@ def import_lazily(namespace: MutableMapping[str, Any], *modules: str, **renamed:
     """Let modules be imported into this namespace when they are first used; `.name` is one beside the caller."""
     for name, home in [*((home.rpartition(".")[2], home) for home in modules), *renamed.items()]:
         namespace[name] = _Pending(namespace, name, home)
-
-
-def decoder(kind: type[T], *, strict: bool = True) -> Callable[[Any], T]:
-    """What decodes JSON as this type. It is built at the first use: a producer reads few of the types of a store."""
-    made = cache(lambda: msgspec.json.Decoder(kind, strict=strict).decode)
-    return lambda value: made()(value)

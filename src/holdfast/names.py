@@ -23,10 +23,11 @@ from .lazy import import_lazily
 
 if TYPE_CHECKING:
     import difflib
-    import json
     import platform
+
+    import msgspec
 else:
-    import_lazily(globals(), "difflib", "json", "platform")
+    import_lazily(globals(), "difflib", "msgspec", "platform")
 
 NAME_LENGTH_MAX = 200
 TEXT_LENGTH_MAX = 2000
@@ -313,7 +314,7 @@ def this_process() -> str:
 @functools.cache
 def process_signature() -> bytes:
     """`this_process` as the stored options of a job that has no others."""
-    return json.dumps({"by": this_process()}, separators=(",", ":")).encode()
+    return msgspec.json.encode({"by": this_process()})
 
 
 def forget_process() -> None:

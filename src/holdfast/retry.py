@@ -7,16 +7,21 @@ jitter. A policy is frozen and safe to share.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .clock import SECONDS_MAX, to_seconds
 from .context import Verdict
 from .errors import ConfigurationError
 from .frozen import Frozen, put
+from .lazy import import_lazily
 from .names import check_list, known_options, shown
+
+if TYPE_CHECKING:
+    import random
+else:
+    import_lazily(globals(), "random")
 
 Backoff = Callable[[int, BaseException | None], float | timedelta | None]
 ErrorClasses = type[BaseException] | Iterable[type[BaseException]]

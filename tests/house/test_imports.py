@@ -71,8 +71,35 @@ def test_a_producer_on_sqlite_imports_no_feature_that_it_does_not_use(tmp_path: 
     stores = {name for name in found if name.startswith("holdfast.backends.")}
     assert {name.removeprefix("holdfast.") for name in found - stores} <= set(PRODUCER.split())
     assert {name.removeprefix("holdfast.backends.") for name in stores if ".sqlite" not in name} == {
-        *("caller_connections", "contract", "formulas", "fragments", "reader", "scan_pages", "seals", "urls")
+        *(
+            "caller_connections",
+            "contract",
+            "decoding",
+            "formulas",
+            "fragments",
+            "reader",
+            "scan_pages",
+            "seals",
+            "urls",
+        )
     }
+
+
+def test_the_command_line_shows_its_version_without_msgspec() -> None:
+    found = imported("import holdfast.cli.main")
+    assert found & {"msgspec", "asyncio", "rich"} == set()
+
+
+@pytest.mark.parametrize("what", [f"exec({ENQUEUE!r})", "import holdfast.cli.runner_main"])
+def test_dataclasses_are_not_compiled_at_every_start(tmp_path: Path, what: str) -> None:
+    """Each costs half a millisecond. `Revival` is one, as it is stored."""
+    count = "import dataclasses; made = []; process = dataclasses._process_class\n"
+    count += "dataclasses._process_class = lambda cls, *rest: (made.append(cls.__name__), process(cls, *rest))[1]\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{count}{what}\nprint(*made)", f"sqlite:///{tmp_path}/jobs.db"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == ["Revival"]
 
 
 @pytest.mark.parametrize("feature", FEATURES.split())

@@ -17,7 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from ...dependencies import DUE_AFTER_PARENTS
-from ...lazy import decoder
 from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
 from ...records import (
@@ -43,6 +42,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ..decoding import decoder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Tolerant decoding: an invalid field hides neither the rest of its row nor other rows. Decodes a record as a whole;
