@@ -86,7 +86,7 @@ LOG_LINE_CHARS_MAX = 2000
 
 
 class ReportSink(Protocol):
-    """Receives progress, log lines, slow-downs and who settles by itself; thread-safe, never blocks."""
+    """Receives progress, log lines, slow-downs, and which handlers settle their job; thread-safe, never blocks."""
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
@@ -206,7 +206,7 @@ class Context(Durable, Attempt):
         self._reports = reports
         self._resources = resources
         self._cancelled = False
-        self._settled = False  # its handler has settled it, in a transaction of its own
+        self._settled = False  # its handler has settled it in its own transaction
 
     @staticmethod
     def current() -> Context:
@@ -438,6 +438,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
+RETURNED = NOTHING.kind  # see SUCCEEDED
 STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was asked to; the runner knows why
 # After ctx.succeed(connection=…). If that transaction was committed, the lease is over, and the store refuses this.
 NOT_COMMITTED = Outcome(

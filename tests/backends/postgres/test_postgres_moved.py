@@ -1,4 +1,4 @@
-"""A session that is not what it was is left: its server was demoted, or its prepared statements are gone."""
+"""A stale session is abandoned: its server was demoted, or its prepared statements are gone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.backends.postgres.asking import PREPARE_AFTER
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.connection import PREPARE_AFTER
 from holdfast.errors import BackendUnavailable, ConfigurationError
 from holdfast.records import NewJob, WorkerRecord
 

@@ -14,7 +14,7 @@ SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settl
 
 -- :: bodies
 -- Arguments of leases that came without them. The claim is committed; a job's arguments do not change while it runs.
-SELECT seq, args FROM holdfast.jobs WHERE seq = ANY (%(seqs)s)
+SELECT seq, args FROM holdfast.jobs WHERE seq = ANY (%(seqs)s::bigint[])
 
 -- :: fragment lock_caller
 -- Locks the worker and its last call until commit: nobody can remove the worker while it receives leases. A repeated
@@ -249,7 +249,7 @@ BEGIN
 END $$
 
 -- == named: the jobs that a call names by their leases: their seqs, their groups, and which of them another session has
--- locked. Concurrency: nothing is decided here. Whoever ends a lease compares its token again, with the groups locked.
+-- locked. Concurrency: nothing is decided here. Ending a lease compares its token again, with the groups locked.
 
 -- :: function_held_elsewhere
 -- The tokens of those jobs that another session has locked, for example an operator at a psql prompt. Their answer is
