@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
@@ -77,8 +77,7 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
