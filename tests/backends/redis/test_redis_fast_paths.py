@@ -17,7 +17,8 @@ from msgspec import structs
 from holdfast.backends.redis import backend as store
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES, keys_of
-from holdfast.backends.redis.scripts import SCRIPTS, Script, load_scripts
+from holdfast.backends.redis.assembler import load_scripts
+from holdfast.backends.redis.scripts import SCRIPTS, Script
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.rates import Rate
@@ -50,7 +51,7 @@ def _cut(script: Script) -> Script:
     head, end, _ = script.text.partition("\nuntil true\n")
     assert end
     text = f"{head}{end}return redis.error_reply('LONG this is not plain')\n"
-    return replace(script, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return replace(script, source=lambda: text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class _Chosen(RedisBackend):

@@ -14,7 +14,7 @@ import redis
 from holdfast import rates, records
 from holdfast.backends import open_backend
 from holdfast.backends.fragments import StatementsBroken
-from holdfast.backends.redis import codec, scripts
+from holdfast.backends.redis import assembler, codec, scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
@@ -242,10 +242,10 @@ def test_scripts_build_no_name_of_a_key() -> None:
 
 
 def test_a_name_without_a_position_is_refused() -> None:
-    names = scripts._arguments("enqueue", "-- args: now, jobs\n-- raw: bodies...")
+    names = assembler._arguments("enqueue", "-- args: now, jobs\n-- raw: bodies...")
     for code in ("return row[STAET]", "return args.jbos", "return meta.sek", "return ARGV.boddies"):
         with pytest.raises(StatementsBroken, match="no"):
-            scripts._with_positions("enqueue", code, names)
+            assembler._with_positions("enqueue", code, names)
 
 
 def test_every_name_in_capitals_has_been_replaced() -> None:
@@ -256,13 +256,13 @@ def test_every_name_in_capitals_has_been_replaced() -> None:
 
 
 def test_a_fragment_is_inserted_with_its_arguments() -> None:
-    fragment = scripts._fragment("-- TWICE(a, b): twice.\n-- Why.\na .. b .. a\n")
-    code = scripts._with_fragments("x = TWICE(f(1, 2), TWICE('p', q[1]))", {"TWICE": fragment})
+    fragment = assembler._fragment("-- TWICE(a, b): twice.\n-- Why.\na .. b .. a\n")
+    code = assembler._with_fragments("x = TWICE(f(1, 2), TWICE('p', q[1]))", {"TWICE": fragment})
     assert code == "x = f(1, 2) .. 'p' .. q[1] .. 'p' .. f(1, 2)"
 
 
 def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_known_before() -> None:
-    fresh = scripts.load_scripts()
+    fresh = assembler.load_scripts()
     words = fresh.words
     assert not fresh._made
     assert fresh["enqueue"] is fresh["enqueue"] and set(fresh._made) == {"enqueue"}
@@ -270,11 +270,11 @@ def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_kn
 
 
 def test_all_scripts_fit_together() -> None:
-    scripts.load_scripts().check()
-    found = scripts._sections()
+    assembler.load_scripts().check()
+    found = assembler._sections()
     found["part"]["stray"] = "-- stray: needed by nobody.\nfunction hf.stray()\nend\n"
     with pytest.raises(StatementsBroken, match="parts that no script needs: \\['stray'\\]"):
-        scripts.Scripts(found, with_fast_paths=True).check()
+        assembler.Scripts(found, with_fast_paths=True).check()
 
 
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
@@ -301,8 +301,8 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 
 def test_bounds_in_lua_are_the_codes() -> None:
-    found = scripts._sections()
-    constants = scripts._constants([*found["part"].values(), *found["script"].values()])
+    found = assembler._sections()
+    constants = assembler._constants([*found["part"].values(), *found["script"].values()])
     for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
         assert float(constants[name]) == getattr(records, name), name
     for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):

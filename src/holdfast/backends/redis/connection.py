@@ -301,18 +301,17 @@ class Connections:
         count = b"*%d\r\n" % (len(script.keys) + 4 + len(pieces))
         rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
 
-        def whole() -> bytes:
+        def whole() -> bytes:  # rarely: once after the server was restarted
             return count + self._head("EVAL", script.text, script.keys) + rest
 
-        return count + self._head("EVALSHA", script.sha, script.keys) + rest, whole
+        head = self._heads.get(script.sha)
+        if head is None:
+            head = self._heads[script.sha] = self._head("EVALSHA", script.sha, script.keys)
+        return count + head + rest, whole
 
     def _head(self, command: str, script: str, names: Sequence[str]) -> bytes:
-        head = self._heads.get(script)
-        if head is None:
-            keys = [self.keys[KEY_NAMES.index(name)] for name in names]
-            head = b"".join(map(_bulk, [command, script, str(len(keys)), *keys]))
-            self._heads[script] = head
-        return head
+        keys = [self.keys[KEY_NAMES.index(name)] for name in names]
+        return b"".join(map(_bulk, [command, script, str(len(keys)), *keys]))
 
     async def command(self, verb: str, *words: str | bytes | float) -> Any:
         """Run one plain command that only reads."""
