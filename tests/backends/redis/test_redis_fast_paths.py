@@ -15,9 +15,9 @@ import redis
 from msgspec import structs
 
 from holdfast.backends.redis import backend as store
+from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES, keys_of
-from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.scripts import SCRIPTS, Script
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import Ending, Failure, Settlement

@@ -12,6 +12,7 @@ import pytest
 from holdfast.backends.redis import assembler, scripts
 from holdfast.backends.redis.assembler import Scripts, load_scripts
 from holdfast.backends.redis.scripts import RecordedScripts, known_scripts, write_record
+from holdfast.lifecycle import FAILURE_TEXTS
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_record_that_is_not_whole_or_of_other_sources_counts_for_nothing(
             content[:place] + (b"1" if content[place : place + 1] == b"0" else b"0") + content[place + 1 :]
         )
     elif damage == "of other sources":
-        monkeypatch.setattr(scripts, "FAILURE_TEXTS", {**scripts.FAILURE_TEXTS, "new": "words"})
+        monkeypatch.setattr(scripts, "FAILURE_TEXTS", {**FAILURE_TEXTS, "new": "words"})
     assert isinstance(known_scripts(record), Scripts)
 
 
