@@ -81,8 +81,8 @@ def test_an_empty_environment_with_the_wheel_has_a_command_that_works(wheel: Pat
     assert version in run(command, "--version", cwd=tmp_path)
     where = run(python, "-c", "import holdfast; print(holdfast.__file__, holdfast.__version__)", cwd=tmp_path)
     assert where.split() == [str(site / "holdfast" / "__init__.py"), version]
-    recorded = "from holdfast.backends.redis.scripts import SCRIPTS; print(type(SCRIPTS).__name__)"
-    assert run(python, "-c", recorded, cwd=tmp_path).strip() == "RecordedScripts"
+    recorded = "from holdfast.backends.redis.scripts import SCRIPTS; print(SCRIPTS.recorded)"
+    assert run(python, "-c", recorded, cwd=tmp_path).strip() == "True"
     (tmp_path / "shop.py").write_text(
         "from holdfast import Holdfast\n"
         "app = Holdfast('sqlite:///jobs.db')\n"

@@ -65,7 +65,7 @@ class _Chosen(RedisBackend):
 
 class _FastOnly(_Chosen):
     scripts: ClassVar[Mapping[str, Script]] = {
-        **SCRIPTS,
+        **load_scripts(),
         "enqueue": _cut(SCRIPTS["enqueue"]),
         "exchange": _cut(SCRIPTS["exchange"]),
     }

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.redis import assembler, scripts
-from holdfast.backends.redis.assembler import Scripts, load_scripts
-from holdfast.backends.redis.scripts import RecordedScripts, known_scripts, write_record
+from holdfast.backends.redis.assembler import load_scripts
+from holdfast.backends.redis.scripts import Scripts, read_record, write_record
 from holdfast.lifecycle import FAILURE_TEXTS
 
 
@@ -23,10 +23,10 @@ def record(tmp_path: Path) -> Path:
 
 
 def test_a_recorded_script_is_the_one_that_would_be_assembled(record: Path) -> None:
-    known, made = known_scripts(record), load_scripts()
-    assert isinstance(known, RecordedScripts) and known.words == made.words and list(known) == list(made)
-    for verb, script in known.items():
-        one = made[verb]
+    known, made = Scripts(read_record(record)), load_scripts()
+    assert known.recorded and known.words == made.words
+    for verb, one in made.items():
+        script = known[verb]
         assert (script.verb, script.sha, script.writes, script.keys, script.args) == (
             *(verb, one.sha, one.writes, one.keys),
             one.args,
@@ -55,13 +55,15 @@ def test_a_record_that_is_not_whole_or_of_other_sources_counts_for_nothing(
     elif damage == "cut":
         record.write_bytes(content[:-10])
     elif damage == "flipped":
-        place = content.index(known_scripts(record)["exchange"].sha.encode())
+        place = content.index(load_scripts()["exchange"].sha.encode())
         record.write_bytes(
             content[:place] + (b"1" if content[place : place + 1] == b"0" else b"0") + content[place + 1 :]
         )
     elif damage == "of other sources":
         monkeypatch.setattr(scripts, "FAILURE_TEXTS", {**FAILURE_TEXTS, "new": "words"})
-    assert isinstance(known_scripts(record), Scripts)
+    assert read_record(record) is None
+    known = Scripts(None)
+    assert not known.recorded and known["exchange"].sha == load_scripts()["exchange"].sha
 
 
 def test_a_changed_lua_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +93,7 @@ def test_the_fingerprint_covers_every_module_whose_values_get_into_the_scripts()
 def test_a_process_with_a_record_assembles_nothing_for_a_call(record: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from holdfast.backends.redis import scripts\n"
-        f"known = scripts.known_scripts(Path({str(record)!r}))\n"
-        "assembled = 'holdfast.backends.redis.assembler' in sys.modules\n"
+        f"known = scripts.Scripts(scripts.read_record(Path({str(record)!r})))\n"
         "sys.modules.pop('holdfast.backends.redis.assembler', None); scripts._assembler.cache_clear()\n"
         "assert known['enqueue'].sha and known['enqueue'].keys and known.words\n"
         "assert 'holdfast.backends.redis.assembler' not in sys.modules\n"

@@ -250,7 +250,7 @@ class _Filled(Mapping[str, str]):
         return len(self._sections)
 
 
-class Scripts(Mapping[str, Script]):
+class AssembledScripts(Mapping[str, Script]):
     """Every verb's script, assembled when it is first used."""
 
     def __init__(self, found: Mapping[str, Mapping[str, str]], *, with_fast_paths: bool) -> None:
@@ -307,12 +307,12 @@ class Scripts(Mapping[str, Script]):
         return frozenset(word for text in self._words for word in _WORDS.findall(_code(text)))
 
 
-def load_scripts(*, with_fast_paths: bool = True) -> Scripts:
+def load_scripts(*, with_fast_paths: bool = True) -> AssembledScripts:
     """Return every verb's script; there must be exactly one section per verb."""
     found = _sections()
     _check_names("scripts", found["script"], {*READING, *FILLING, *DRAINING})
     _check_names("fast paths", found["fast"], {name for names in FAST.values() for name in names})
-    return Scripts(found, with_fast_paths=with_fast_paths)
+    return AssembledScripts(found, with_fast_paths=with_fast_paths)
 
 
 def _check_names(kind: str, there: Iterable[str], wanted: set[str]) -> None:

@@ -19,6 +19,7 @@ import os
 import re
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -571,29 +572,27 @@ def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
 
 
 class Replies(asyncio.BufferedProtocol):
-    """Receives the replies to one call at a time. A caller that gives up waiting must close the connection."""
+    """Receives the replies to calls, in their order. Who cancels the wait for one must close the connection."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._parser = hiredis.Reader()
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._waiter: asyncio.Future[list[Any]] | None = None
-        self._answers: list[Any] = []
-        self._count = 0
+        self._expected: deque[tuple[asyncio.Future[list[Any]], int]] = deque()  # who waits for how many replies
+        self._answers: list[Any] = []  # to the first of them, so far
         self._lost: BaseException | None = None  # why the connection is of no use any more
 
-    async def to(self, command: bytes, count: int) -> list[Any]:
-        """Send a command and return its `count` replies, errors included."""
+    def ask(self, command: bytes, count: int) -> asyncio.Future[list[Any]]:
+        """Send a command behind those under way and return what will have its replies. If that is given a result
+        before they come, they are dropped."""
         if self._lost is not None:
             raise self._lost
-        self._parser = hiredis.Reader(replyError=ResponseError)
-        self._answers, self._count = [], count
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            self._transport.write(command)
-            return await self._waiter
-        finally:
-            self._waiter = None
+        if not self._expected:
+            self._parser = hiredis.Reader(replyError=ResponseError)
+        waiter = asyncio.get_running_loop().create_future()
+        self._expected.append((waiter, count))
+        self._transport.write(command)
+        return waiter
 
     # ------------------------------------------------------------------ called by the transport
 
@@ -601,26 +600,32 @@ class Replies(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        waiter, parser = self._waiter, self._parser
-        if waiter is None or waiter.done():  # a reply that nobody asked for: the next one would be the wrong one
+        expected, parser = self._expected, self._parser
+        if not expected or expected[0][0].cancelled():  # nobody asked for it: the next one would be the wrong one
             self._transport.abort()
             return
         parser.feed(cast("bytes", self._buffer[:nbytes]))  # it takes any buffer, and copies it
         if nbytes == len(self._buffer) < READ_BYTES_MAX:
             self._buffer = memoryview(bytearray(4 * nbytes))
+        complete: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         try:
-            while (answer := parser.gets()) is not False:
+            while expected and (answer := parser.gets()) is not False:
                 self._answers.append(answer)
-                if len(self._answers) == self._count:
-                    waiter.set_result(self._answers)
-                    return
+                if len(self._answers) == expected[0][1]:
+                    complete.append((expected.popleft()[0], self._answers))
+                    self._answers = []
+            for waiter, answers in reversed(complete):  # the last first: a job that was claimed, not the hint before it
+                if not waiter.done():
+                    waiter.set_result(answers)
         except hiredis.HiredisError:  # this is no reply of Redis
             self._transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = exc or EOFError()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._lost)
+        for waiter, _ in self._expected:
+            if not waiter.done():
+                waiter.set_exception(self._lost)
+        self._expected.clear()
 
 
 def receive(connection: AbstractConnection) -> None:
@@ -632,9 +637,14 @@ def receive(connection: AbstractConnection) -> None:
 
 async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
     """Send and read `count` replies, errors included."""
+    return await ask(connection, command, count)
+
+
+def ask(connection: AbstractConnection, command: bytes, count: int) -> asyncio.Future[list[Any]]:
+    """Send, behind what is under way, and return what will have the replies: see Replies.ask."""
     if connection._writer is None:
         raise EOFError
-    return await cast("Replies", connection._writer.transport.get_protocol()).to(command, count)
+    return cast("Replies", connection._writer.transport.get_protocol()).ask(command, count)
 
 
 def let_go(connection: AbstractConnection) -> None:

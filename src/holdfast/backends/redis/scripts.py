@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from .keys import KEY_NAMES, SCHEMA_VERSION
 from .layouts import FIELDS, META, POSITIONS, ROW_IS_SOUND, VARIABLES
 
 if TYPE_CHECKING:
-    from .assembler import Scripts
+    from .assembler import AssembledScripts
 
 # Verbs that only read. They also run on a full server.
 READING = (
@@ -148,40 +148,37 @@ def write_record(path: Path = RECORD_FILE) -> None:
         new.unlink(missing_ok=True)
 
 
-class RecordedScripts(Mapping[str, Script]):
-    """Every verb's script, by the record."""
+class Scripts(dict[str, Script]):
+    """Every verb's script; holds those used so far."""
 
-    def __init__(self, record: Record) -> None:
-        self.words = frozenset(record.words)
-        self._known = record.scripts
-        self._made: dict[str, Script] = {}
+    def __init__(self, record: Record | None) -> None:
+        super().__init__()
+        self._record = record
 
-    def __getitem__(self, verb: str) -> Script:
-        made = self._made.get(verb)
-        if made is None:
-            sha, keys, args = self._known[verb]
+    def __missing__(self, verb: str) -> Script:
+        if self._record is None:
+            made = _assembler()[verb]
+        else:
+            sha, keys, args = self._record.scripts[verb]
             made = Script(verb, sha, verb not in READING, keys, args, lambda: _assembler()[verb].text)
-            self._made[verb] = made
+        self[verb] = made
         return made
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+    @property
+    def recorded(self) -> bool:
+        return self._record is not None
 
-    def __len__(self) -> int:
-        return len(self._known)
+    @property
+    def words(self) -> frozenset[str]:
+        """All quoted words in capitals: the commands that the scripts call, and some others."""
+        return _assembler().words if self._record is None else frozenset(self._record.words)
 
 
 @functools.cache
-def _assembler() -> Scripts:
+def _assembler() -> AssembledScripts:
     from .assembler import load_scripts
 
     return load_scripts()
 
 
-def known_scripts(path: Path = RECORD_FILE) -> Scripts | RecordedScripts:
-    """Every verb's script; assembled when it is first used if there is no record of it."""
-    record = read_record(path)
-    return _assembler() if record is None else RecordedScripts(record)
-
-
-SCRIPTS = known_scripts()
+SCRIPTS = Scripts(read_record(RECORD_FILE))
