@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -314,3 +316,31 @@ def test_bounds_in_lua_are_the_codes() -> None:
     assert constants["SERIAL_PREFIX"] == repr(records.SERIAL_PREFIX)
     assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
     assert RETAIN_SECONDS == codec._RETAIN == Settlement(id="", token="", ending=Ending.SUCCEEDED).retain
+
+
+def test_the_event_loop_goes_on_while_a_script_is_assembled(make: Make) -> None:
+    async def run() -> None:
+        backend, may_go_on = make(), threading.Event()
+        await backend.open()
+        text = "#!lua\nreturn { 'assembled' }\n"
+
+        loop = asyncio.get_running_loop()
+
+        def source() -> str:
+            loop.call_soon_threadsafe(may_go_on.set)
+            assert may_go_on.wait(20), "the loop stood still"
+            return text
+
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        script = scripts.Script("slow", sha, True, (), (), source)
+        assert await backend._connections.run(script, []) == [b"assembled"]
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_does_not_read_the_version_of_the_driver(make: Make) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(redis.utils, "get_lib_version", lambda: pytest.fail("it was read"))
+        backend = make()
+        backend._connections._class(**backend._connections._settings)

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import hiredis
 import msgspec
+import redis
 from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.connection import parse_url as parse_driver_url
 from redis.asyncio.retry import Retry
@@ -71,6 +72,12 @@ KEEPALIVE: Mapping[str, Any] = {
         getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
     },
 }
+try:  # newer versions read the driver's version from its installed files for each connection, unless they are told
+    from redis.driver_info import DriverInfo
+
+    DRIVER: Mapping[str, Any] = {"driver_info": DriverInfo(lib_version=redis.__version__)}
+except ImportError:
+    DRIVER = {}
 PRIMARY_SECONDS = 1.0  # a connection whose server was a primary this recently is not checked again
 
 _SAFE = {  # refused before anything was carried out
@@ -249,7 +256,7 @@ class Connections:
             raise ConfigurationError(f"the Redis URL cannot be parsed{_words_about(url, error)}") from None
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
-        self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
+        self._settings = {**DRIVER, **(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         try:
             self._class(**self._settings)  # does not connect; finds options that the driver does not have
         except (TypeError, ValueError, RedisError) as error:
@@ -412,7 +419,7 @@ class Connections:
         except ResponseError as error:
             if whole is None or not str(error).startswith("NOSCRIPT"):
                 raise
-            answer = await converse(connection, whole(), replies)
+            answer = await converse(connection, await asyncio.to_thread(whole), replies)  # it may have to be assembled
         line.primary_at = now
         if is_refusal(answer):
             return answer
