@@ -293,10 +293,8 @@ class ExchangeLoop:
             request = chains.asked_for(request, self._runners.group_prefetch, *self._runners.chaining(), jobs, share)
         self.left_some = False
         try:
-            if on_wakeup:
-                answer, request = await self._on_wakeup(request)
-            else:
-                answer, request = await self._until_answered(settlements, releases, request)
+            wait = self._on_wakeup(request) if on_wakeup else self._until_answered(settlements, releases, request)
+            answer, request = await wait
         except TooMuch:
             self._take_back(settlements, releases)
             self._doubtful.update(settlement.token for settlement in settlements)
@@ -318,9 +316,6 @@ class ExchangeLoop:
             return False
         renewal.seen_call = request.call
         if most:
-            if not on_wakeup:
-                took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - ended_at)
-                self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
             self.left_some = self._runners.left_some(isolated, answer.leases)
             full = sum(not lease.chained for lease in answer.leases) >= request.most
             self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
@@ -352,7 +347,7 @@ class ExchangeLoop:
     ) -> tuple[Exchanged, ClaimRequest]:
         """Return the reply and the request as last sent: a repeat requests less, so that it can finish in time."""
         limits = self._jobs_limit, self._bytes_limit, self._sweep_limit, *self._ledger.limits
-        tries = slow = 0
+        tries, slow, began = 0, 0, self._store.clock.steady()
         while True:
             sent = self._signals.alive_at = self._store.clock.steady()
             try:
@@ -366,6 +361,9 @@ class ExchangeLoop:
                 logs.exchange_failed(error, tries, len(settlements) + len(self._ledger.settlements))
             else:
                 self._store.adapt(limits, sent)
+                if request.most:
+                    took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - began)
+                    self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
                 return answer, request
             request = replace(
                 request,
