@@ -44,7 +44,7 @@ _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes ef
 
 def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
     """Reject a blocking call on a thread whose event loop is running: it would block that loop."""
-    loops = sys.modules.get("asyncio")  # where nobody has imported it, no loop runs
+    loops = sys.modules.get("asyncio")  # if it was never imported, no loop runs
     if loops is not None and loops._get_running_loop() is not None:
         advice = advice or f"Use `await {twin}`."
         raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")

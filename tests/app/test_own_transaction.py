@@ -179,7 +179,7 @@ def test_a_lease_that_is_gone_takes_the_effect_with_it(bank: Bank) -> None:
 def test_a_committed_success_is_none_that_was_lost_though_it_cannot_be_read_at_once(
     store: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is not to be reached just after the commit: what became of the job is read again, not guessed."""
+    """The store is unreachable just after the commit: how the job ended is read again, not guessed."""
     bank = Bank(store, kind, tmp_path)
     app, backend = bank.app, type(bank.app._store.unopened)
     read, failures, lost = backend.ended, [BackendUnavailable("no"), OutcomeUnknown("ended")], list[Any]()

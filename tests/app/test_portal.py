@@ -1,4 +1,4 @@
-"""Opening, closing, forking, and calling from wherever one is."""
+"""Opening, closing, forking, and calls from any thread or loop."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_the_backend_may_be_asked_for_on_a_running_loop(app: Holdfast) -> None:
 def test_an_enqueue_does_not_fail_because_the_rules_cannot_be_declared(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody holds the tables a rule is kept in: the job is stored, and the rule is told when it can be."""
+    """Another session locks the tables of rules: the job is stored, and the rule is declared later."""
     monkeypatch.setattr(store_thread, "DECLARE_AGAIN_SECONDS", 0.01)
     app.queue("mail", limit=3)
     task = app.task(name="send", queue="mail")(lambda: None)

@@ -28,9 +28,9 @@ MEET_AGAIN_SECONDS = 3.0
 
 
 class Cluster:
-    """So many primaries, each with so many replicas."""
+    """A number of primaries, each with a number of replicas."""
 
-    def __init__(self, *, primaries: int = 3, replicas: int = 0, **settings: str) -> None:
+    def __init__(self, *, primaries: int = 3, replicas: int = 0, on_disk: bool = False, **settings: str) -> None:
         words = {
             "cluster_enabled": "yes",
             "cluster_node_timeout": "1500",
@@ -39,8 +39,8 @@ class Cluster:
             "repl_diskless_sync_delay": "0",
             **settings,
         }
-        self.primaries = [Server(tcp=True, **words) for _ in range(primaries)]
-        self.replicas = [Server(tcp=True, **words) for _ in range(primaries * replicas)]
+        self.primaries = [Server(tcp=True, on_disk=on_disk, **words) for _ in range(primaries)]
+        self.replicas = [Server(tcp=True, on_disk=on_disk, **words) for _ in range(primaries * replicas)]
         self._told_at = -math.inf  # when the nodes were last told to meet (monotonic)
 
     @property
@@ -65,7 +65,7 @@ class Cluster:
         self.wait(self._have_met, "the nodes to meet")
         for place, node in enumerate(self.replicas):
             primary = self.primaries[place % len(self.primaries)]
-            # Known nodes include those that have not yet told their names: until then this is refused.
+            # Known nodes include those whose names are not known yet: until then this is refused.
             self.wait(functools.partial(self._replicate, node, self.name(primary)), "a replica to be taken")
         self.wait(self.is_sound, "the cluster to be sound")
         return self

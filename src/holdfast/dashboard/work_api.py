@@ -1,7 +1,7 @@
 """Work over the JSON API, for programs in other languages: lease jobs, renew the leases, settle them, leave.
 
-Called by app.py after host, access, role and origin were checked. It keeps nothing between two calls: who holds a lease
-is in the store, and every write about one carries its token, so any process that serves the dashboard can answer, also
+Called by app.py after host, access, role and origin were checked. It keeps no state between calls: who holds a lease
+is in the store, and every write about one carries its token, so any process that serves the dashboard can answer, even
 after a restart. A client that falls silent loses its leases when they expire, as a worker does.
 """
 
@@ -30,7 +30,7 @@ from .request_bodies import Delay, Text
 WAIT_SECONDS_MAX = 20.0  # less than what proxies usually allow
 POLL_SECONDS = 1.0
 HELD_MAX = 500
-WORKER_PREFIX = "api-"  # of the ids of workers that lease here: their clients speak for no other
+WORKER_PREFIX = "api-"  # of the ids of workers that lease here: clients may name no other worker
 Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 Name = Annotated[str, Meta(max_length=2000, pattern=r"^[^\x00-\x1f]*$")]
 
@@ -53,7 +53,7 @@ class HeldLease(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RenewBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """All leases that this worker still works on: those that it does not name are given back."""
+    """All leases that this worker still works on. Those it does not name are released."""
 
     worker: Id
     leases: Annotated[list[HeldLease], Meta(max_length=HELD_MAX)]
@@ -115,7 +115,7 @@ class RenewedDocument(Struct, frozen=True):
 
 
 class AnswerDocument(Struct, frozen=True):
-    """What became of an outcome: lost, it changed nothing; busy, send it again."""
+    """The answer to an outcome. lost: it changed nothing; busy: send it again."""
 
     id: str
     answer: Literal["ok", "lost", "cancelled", "busy"]
@@ -128,7 +128,7 @@ class SettledDocument(Struct, frozen=True):
 
 
 class LeftDocument(Struct, frozen=True):
-    """How many leases were given back."""
+    """How many leases were released."""
 
     released: int
 
@@ -195,7 +195,7 @@ class Leasing:
         return leases
 
     async def _begun(self, backend: Backend, leases: Sequence[Lease]) -> list[Lease]:
-        """At-most-once jobs are marked begun before the client sees them."""
+        """Mark at-most-once jobs as begun before the client sees them."""
         marked = [Held(lease.id, lease.token) for lease in leases if lease.max_stalls == 0]
         answers = await backend.begin(marked) if marked else []
         refused = {ref.token for ref, answer in zip(marked, answers, strict=True) if answer is not Answer.OK}
@@ -208,7 +208,7 @@ class Leasing:
         if not answer.known:
             return RenewedDocument(lost=[one.id for one in held], cancelled=[])
         if answer.unheard:
-            raise BackendUnavailable("a part of the store did not answer. Renew again soon.")
+            raise BackendUnavailable("a part of the store did not respond. Renew again soon.")
         return RenewedDocument(lost=list(answer.lost), cancelled=list(answer.cancelled))
 
     async def settle(self, body: SettleBody) -> SettledDocument:
@@ -220,7 +220,7 @@ class Leasing:
         journal, said = Journal(), []
         ends = [
             self._end_of(await backend.get(outcome.id), outcome) for outcome in body.outcomes
-        ]  # one refused: all are
+        ]  # if one is refused, all are
         for outcome, found in zip(body.outcomes, ends, strict=True):
             answer = "lost" if found is None else await self._end(backend, body.worker, *found, journal)
             said.append(AnswerDocument(outcome.id, answer))
@@ -277,7 +277,7 @@ class Leasing:
         return LeftDocument(released=await self._app._store.acall(lambda backend: backend.retire(body.worker)))
 
 
-_CALLS_MAX = 1 << 30  # its client has seen every claim: what a renewal does not name is given back
+_CALLS_MAX = 1 << 30  # its client has seen every claim: leases that a renewal does not name are released
 _ANSWERS: Mapping[Answer, Literal["ok", "lost", "busy"]] = {
     Answer.OK: "ok",
     Answer.LOST: "lost",
@@ -287,13 +287,13 @@ _ANSWERS: Mapping[Answer, Literal["ok", "lost", "busy"]] = {
 
 
 def _check_leases_here(worker: str) -> None:
-    """A renewal gives back what it does not name, and needs no token: it must not be about somebody else's leases."""
+    """A renewal needs no token and releases what it does not name, so it must not name another kind of worker."""
     if not worker.startswith(WORKER_PREFIX):
-        raise ConfigurationError(f"worker {worker!r} did not lease over this API. Name the one that lease answered.")
+        raise ConfigurationError(f"worker {worker!r} did not lease over this API. Name the worker that lease returned.")
 
 
 def _lease_of(record: JobRecord, token: str) -> Lease:
-    """The lease, as far as its outcome needs it; the token decides whether it still is one."""
+    """The lease, as far as its outcome needs it; the token decides whether it is still valid."""
     return Lease(
         record.id,
         token,
@@ -325,6 +325,6 @@ class Step(Struct, frozen=True):
 STEPS: Mapping[str, Step] = {
     "lease": Step("Lease jobs, to work on them in any language.", LeaseBody, LeasesDocument, Leasing.lease),
     "renew": Step("Renew leases; do it every `renew_every` seconds.", RenewBody, RenewedDocument, Leasing.renew),
-    "settle": Step("Say how leased jobs ended.", SettleBody, SettledDocument, Leasing.settle),
-    "leave": Step("Give back what was leased and not settled.", LeaveBody, LeftDocument, Leasing.leave),
+    "settle": Step("Settle leased jobs.", SettleBody, SettledDocument, Leasing.settle),
+    "leave": Step("Release leases that were not settled.", LeaveBody, LeftDocument, Leasing.leave),
 }

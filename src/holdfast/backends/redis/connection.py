@@ -141,7 +141,7 @@ def _advice(reply: str) -> str:
 
 
 def is_misdirected(error: BaseException | None) -> bool:
-    """Whether a server refused that the address should not, or no longer, lead to."""
+    """Whether the refusal means that the address leads to the wrong server, or to a former primary."""
     return isinstance(error, ResponseError | BusyLoadingError) and str(error).startswith(_MISDIRECTED)
 
 
@@ -220,7 +220,7 @@ class Call:
     replies: int
     whole: Callable[[], bytes] | None
     confirm: Confirmation | None
-    bodies: str | None = None  # the key of bodies that its reply may only name: they are read right after it
+    bodies: str | None = None  # the key of bodies that the reply may name instead of containing: they are read after it
 
 
 @dataclass(slots=True)
@@ -229,7 +229,7 @@ class Line:
 
     connection: AbstractConnection
     generation: int
-    rested: bool = False  # it was idle in the pool: its address may lead elsewhere by now
+    rested: bool = False  # it was idle in the pool: its address may lead elsewhere now
     primary_at: float = float("-inf")  # when its server was last known to be a primary
 
 
@@ -503,7 +503,7 @@ class Connections:
             self._idle.append(line)
 
     def _leave(self, line: Line, refusal: HoldfastError) -> None:
-        """Its server is the wrong one, and so is that of all connections made before this was known."""
+        """Its server is the wrong one, and so is the server of every connection opened before this was known."""
         let_go(line.connection)
         if not line.rested:
             self._pace.failed(refusal)  # the address still leads to that server
@@ -574,8 +574,8 @@ def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Replies are read from the socket into the parser, in place of redis-py's streams: those keep what they read twice
-# before a parser sees it, which costs more than everything else where arguments are large.
+# Replies are read from the socket into the parser, bypassing redis-py's streams: those buffer what they read twice
+# before a parser sees it, which costs more than everything else if arguments are large.
 
 
 class Replies(asyncio.BufferedProtocol):
@@ -587,7 +587,7 @@ class Replies(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._expected: deque[tuple[asyncio.Future[list[Any]], int]] = deque()  # who waits for how many replies
         self._answers: list[Any] = []  # to the first of them, so far
-        self._lost: BaseException | None = None  # why the connection is of no use any more
+        self._lost: BaseException | None = None  # why the connection is unusable
 
     def ask(self, command: bytes, count: int) -> asyncio.Future[list[Any]]:
         """Send a command behind those under way and return what will have its replies. If that is given a result
@@ -608,7 +608,7 @@ class Replies(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         expected, parser = self._expected, self._parser
-        if not expected or expected[0][0].cancelled():  # nobody asked for it: the next one would be the wrong one
+        if not expected or expected[0][0].cancelled():  # an unsolicited reply: the next call would take it
             self._transport.abort()
             return
         parser.feed(cast("bytes", self._buffer[:nbytes]))  # it takes any buffer, and copies it
@@ -621,11 +621,11 @@ class Replies(asyncio.BufferedProtocol):
                 if len(self._answers) == expected[0][1]:
                     complete.append((expected.popleft()[0], self._answers))
                     self._answers = []
-            for waiter, answers in reversed(complete):  # the last first: a job that was claimed, not the hint before it
-                if not waiter.done():
-                    waiter.set_result(answers)
-        except hiredis.HiredisError:  # this is no reply of Redis
+        except hiredis.HiredisError:  # not a reply of Redis
             self._transport.abort()
+        for waiter, answers in reversed(complete):  # the last first: a job that was claimed, not the hint before it
+            if not waiter.done():
+                waiter.set_result(answers)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = exc or EOFError()

@@ -235,7 +235,7 @@ async def many_sweeps_at_once_recover_each_lease_once(world: World) -> None:
 @case
 async def wait_for_work_returns_when_work_comes(world: World) -> None:
     waiting = asyncio.create_task(world.backend.wait_for_work(("default",), 10 * PATIENCE_SECONDS))
-    # The hint may be given before the waiter listens, so work keeps coming until it is heard.
+    # A hint may be sent before the waiter listens, so work keeps coming until one is received.
     for _ in range(int(PATIENCE_SECONDS / 0.05)):
         await world.enqueue()
         done, _pending = await asyncio.wait({waiting}, timeout=0.05)
@@ -297,7 +297,7 @@ async def at_once(world: World, how: str, part: Part) -> list[Any]:
 
 
 def producers(world: World, **fields: Any) -> Part:
-    """Each rival enqueues a job of its own with key k, five times one after the other; answers what it heard."""
+    """Each rival enqueues its own job with key k, five times in a row; returns the results."""
     batches = [
         [world.job(key="k", args=b"[%d]" % (ROUNDS * n + r), **fields) for r in range(ROUNDS)] for n in range(RIVALS)
     ]
