@@ -259,7 +259,6 @@ class ExchangeLoop:
         releases: list[Release],
         now: int,
         ahead: int = 0,
-        *,
         on_wakeup: bool = False,
     ) -> bool:
         """Settle, release and claim in one call: `now` jobs to start at once, and `ahead` more. Return whether it
