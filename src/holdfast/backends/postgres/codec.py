@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...dependencies import DUE_AFTER_PARENTS
-from ...lifecycle import Ending, Settlement, State
+from ...lifecycle import SUCCEEDED, Settlement, State
 from ...rates import Rate
 from ...records import (
     Answer,
@@ -469,7 +469,7 @@ def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
     first: dict[str, int] = {}
     others: list[int] = []
     for place, one in enumerate(settlements):
-        if one.ending is Ending.SUCCEEDED and one.retain >= 0 and one.id not in first and _OURS.match(one.token):
+        if one.ending is SUCCEEDED and one.retain >= 0 and one.id not in first and _OURS.match(one.token):
             first[one.id] = place
         else:
             first.setdefault(one.id, -1)

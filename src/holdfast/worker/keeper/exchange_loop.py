@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import SUCCEEDED, Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -428,7 +428,7 @@ class ExchangeLoop:
         answers: Sequence[Answer],
         ended_at: float,
     ) -> None:
-        leases, doubtful = self._ledger.leases, self._doubtful
+        leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
         self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
@@ -441,12 +441,12 @@ class ExchangeLoop:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
-            if answer is Answer.OK:
+            if answer is ok:
                 lease = leases.pop(settlement.token, None)
                 self._count(settlement)
                 if lease is None:
                     continue
-                if settlement.ending is Ending.SUCCEEDED:
+                if settlement.ending is SUCCEEDED:
                     succeeded.append(lease)
                     ran.append(settlement.ran)
                     if not (successes or len(succeeded) <= room):
@@ -481,7 +481,7 @@ class ExchangeLoop:
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
-            journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
+            journal.settled(succeeded, SUCCEEDED, ended_at)
             if not successes:
                 journal.drop("succeeded", len(succeeded) - room)
         if lost:
@@ -522,7 +522,7 @@ class ExchangeLoop:
         self._signals.wake.set()
 
     def _count(self, settlement: Settlement) -> None:
-        if settlement.ending is Ending.SUCCEEDED:
+        if settlement.ending is SUCCEEDED:
             self.tally.succeeded += 1
         elif settlement.failed or settlement.ending is Ending.BURIED:
             self.tally.failed += 1
