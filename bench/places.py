@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from holdfast.backends.redis.scripts import write_record
+
 from .processes import processor_seconds
 
 if TYPE_CHECKING:
@@ -219,6 +221,7 @@ def opened(store: str, *, fresh: bool = False) -> Iterator[Place]:
     if store == "postgres":
         place = PostgresPlace(["-c", "autovacuum=off"] if fresh else ())
     else:
+        write_record()  # of the scripts as they are now: an installed package has one
         place = RedisPlace() if store == "redis" else ClusterPlace()
     try:
         yield place

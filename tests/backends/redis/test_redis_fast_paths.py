@@ -15,9 +15,10 @@ import redis
 from msgspec import structs
 
 from holdfast.backends.redis import backend as store
+from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES, keys_of
-from holdfast.backends.redis.scripts import SCRIPTS, Script, load_scripts
+from holdfast.backends.redis.scripts import SCRIPTS, Script
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.rates import Rate
@@ -51,7 +52,7 @@ def _cut(script: Script) -> Script:
     head, end, _ = script.text.partition("\nuntil true\n")
     assert end
     text = f"{head}{end}return redis.error_reply('LONG this is not plain')\n"
-    return replace(script, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return replace(script, source=lambda: text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class _Chosen(RedisBackend):
@@ -65,7 +66,7 @@ class _Chosen(RedisBackend):
 
 class _FastOnly(_Chosen):
     scripts: ClassVar[Mapping[str, Script]] = {
-        **SCRIPTS,
+        **load_scripts(),
         "enqueue": _cut(SCRIPTS["enqueue"]),
         "exchange": _cut(SCRIPTS["exchange"]),
     }

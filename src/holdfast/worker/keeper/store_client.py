@@ -153,6 +153,13 @@ def cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
     return shrunk or 2 * sum(len(lease.args) for lease in leases) > request.bytes_max
 
 
+def least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:
+    """Per-task maximum of a claim: the smaller of free isolated slots and this worker's caps."""
+    if not (isolated and capped):
+        return isolated or capped
+    return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Which queue a claim asks first, and when it asks for half of the jobs only. Pure bookkeeping of the exchange loop.
 #
