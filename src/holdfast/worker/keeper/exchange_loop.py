@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import SUCCEEDED, Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -77,8 +77,7 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
@@ -418,7 +417,7 @@ class ExchangeLoop:
         answers: Sequence[Answer],
         ended_at: float,
     ) -> None:
-        leases, doubtful = self._ledger.leases, self._doubtful
+        leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
         self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
@@ -431,12 +430,12 @@ class ExchangeLoop:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
-            if answer is Answer.OK:
+            if answer is ok:
                 lease = leases.pop(settlement.token, None)
                 self._count(settlement)
                 if lease is None:
                     continue
-                if settlement.ending is Ending.SUCCEEDED:
+                if settlement.ending is SUCCEEDED:
                     succeeded.append(lease)
                     ran.append(settlement.ran)
                     if not (successes or len(succeeded) <= room):
@@ -471,7 +470,7 @@ class ExchangeLoop:
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
-            journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
+            journal.settled(succeeded, SUCCEEDED, ended_at)
             if not successes:
                 journal.drop("succeeded", len(succeeded) - room)
         if lost:
@@ -512,7 +511,7 @@ class ExchangeLoop:
         self._signals.wake.set()
 
     def _count(self, settlement: Settlement) -> None:
-        if settlement.ending is Ending.SUCCEEDED:
+        if settlement.ending is SUCCEEDED:
             self.tally.succeeded += 1
         elif settlement.failed or settlement.ending is Ending.BURIED:
             self.tally.failed += 1
