@@ -168,7 +168,7 @@ class RedisPlace:
     def __init__(self) -> None:
         from tests.servers.valkey import Server
 
-        self._server = Server(tcp=True, auto_aof_rewrite_percentage="0").start()
+        self._server = Server(tcp=True, on_disk=True, auto_aof_rewrite_percentage="0").start()
         self.version, self.pid = _server_version(self._server), self._server.pid
 
     @contextlib.contextmanager
@@ -191,7 +191,7 @@ class ClusterPlace:
     def __init__(self) -> None:
         from tests.servers.valkey_cluster import Cluster
 
-        self._cluster = Cluster(auto_aof_rewrite_percentage="0").start()
+        self._cluster = Cluster(on_disk=True, auto_aof_rewrite_percentage="0").start()
         self.version = f"three nodes of {_server_version(self._cluster.primaries[0])}"
 
     @contextlib.contextmanager

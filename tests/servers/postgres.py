@@ -25,8 +25,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from holdfast.backends.postgres.asking import PreparedBodies, PreparedCall
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.connection import Connections, PreparedCall, Session
+from holdfast.backends.postgres.connection import Connections, Session
 from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
 
 from .folders import make_folder
@@ -208,6 +209,7 @@ STORE_BYTES_MAX = 2**20  # dead rows and all; a larger one is made anew
 
 _left: dict[tuple[str, str], list[tuple[Session, set[str]]]] = {}  # and the verbs each has served
 _asked: dict[tuple[str, str], dict[str, PreparedCall]] = {}  # they know which of these sessions has them prepared
+_bodies: dict[tuple[str, str], PreparedBodies] = {}
 
 
 class WarmBackend(PostgresBackend):
@@ -223,6 +225,7 @@ class WarmBackend(PostgresBackend):
         super().__init__(named, schema=schema, call_timeout=PATIENCE_SECONDS)
         self._left = _left.setdefault((conninfo, schema), [])
         self._asked = _asked.setdefault((conninfo, schema), {**self._asked, "hint": PreparedCall("hint", NOTIFY)})
+        self._bodies = _bodies.setdefault((conninfo, schema), self._bodies)
         self._connections.abandon = self._leave  # type: ignore[method-assign]
 
     async def open(self) -> None:

@@ -98,10 +98,10 @@ def free_port() -> int:
 class Server:
     """One server with a directory of its own. `settings` are the server's own words, such as appendfsync="always"."""
 
-    def __init__(self, *, tcp: bool = False, in_memory: bool = False, **settings: str) -> None:
+    def __init__(self, *, tcp: bool = False, on_disk: bool = False, **settings: str) -> None:
         self.port = free_port() if tcp else 0
         self._settings = {"appendonly": "yes", "appendfsync": "everysec", "save": "", **settings}
-        self.home = make_folder("holdfast-rd-", on_disk=not in_memory)
+        self.home = make_folder("holdfast-rd-", on_disk=on_disk or self._settings["appendfsync"] == "always")
         self._program = _program()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -177,7 +177,7 @@ def _strict() -> bool:
 
 @functools.cache
 def _shared() -> Server:
-    server = Server(tcp=True, in_memory=True).start()
+    server = Server(tcp=True).start()
     atexit.register(server.remove)
     return server
 

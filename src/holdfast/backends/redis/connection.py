@@ -21,7 +21,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import hiredis
@@ -176,8 +175,7 @@ class Unconfirmed(Exception):
     """A write is done, but too few replicas have it, or that is unknown, or the rest of its reply cannot be read."""
 
 
-@dataclass(slots=True, frozen=True)
-class Confirmation:
+class Confirmation(msgspec.Struct, frozen=True):
     """Commands sent after a write, on the same connection, to learn how many replicas have it: `confirmation_by`."""
 
     command: bytes
@@ -202,8 +200,7 @@ def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bo
     return Confirmation(before + mark + wait, 3 if of_cluster else 2, replicas)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """A command as it is sent, and the replies to expect."""
 
     verb: str
@@ -215,8 +212,7 @@ class Call:
     bodies: str | None = None  # the key of bodies that the reply may name instead of containing: they are read after it
 
 
-@dataclass(slots=True)
-class Line:
+class Line(msgspec.Struct, eq=False):
     """A connection of the pool."""
 
     connection: AbstractConnection

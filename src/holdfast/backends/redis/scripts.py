@@ -84,7 +84,10 @@ DRAINING = (
 BEFORE_ALL = ("open", "rights")
 
 # The sections of each verb's fast path, in order.
-FAST = {"enqueue": ("enqueue",), "exchange": ("exchange", "exchange_taking", "exchange_writing")}
+FAST = {
+    "enqueue": ("enqueue",),
+    "exchange": ("exchange", "exchange_taking", "exchange_chaining", "exchange_writing"),
+}
 
 _CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
 _FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")

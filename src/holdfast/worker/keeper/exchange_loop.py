@@ -9,18 +9,17 @@ and takes more time once it cannot request less; later calls grow again.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import SUCCEEDED, Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -40,7 +39,15 @@ from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, committed
-from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
+from .store_client import (
+    CLAIM_BYTES_MIN,
+    AdaptiveLimit,
+    Halves,
+    QueueRotation,
+    StoreClient,
+    backoff,
+    cut_short,
+)
 from .unknown_tasks import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
@@ -70,8 +77,7 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
@@ -107,6 +113,7 @@ class ExchangeLoop:
         self._start_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
         claim_most = max(self._start_most, CLAIM_AHEAD_MIN) if runners.in_processes else self._start_most
         self._exchanged_at = 0.0
+        self._halves = Halves()
         self._ahead_from = 0.0  # nothing is claimed ahead before this time
         self._jobs_limit = AdaptiveLimit(claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
@@ -175,7 +182,12 @@ class ExchangeLoop:
             await self._pace()
             most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
-        await self.exchange(settlements, releases, most, self._ahead(most))
+        ahead = self._ahead(most)
+        if self._runners.in_processes and self._halves.alternate(
+            len(settlements), len(self._ledger.busy), self._store.clock.steady(), self._runners.exchange_seconds
+        ):
+            most, ahead = min(most, self._halves.size), 0
+        await self.exchange(settlements, releases, most, ahead)
         if self._unheard:
             if self._signals.abandon.is_set():
                 raise Abandoned
@@ -277,8 +289,9 @@ class ExchangeLoop:
             sweep_max=self._sweep_limit.value,
         )
         if most and self._runners.group_prefetch:
-            jobs, share = self._jobs_limit.value, self._options.group_slots
-            request = chains.asked_for(request, self._runners.group_prefetch, *self._runners.chaining(), jobs, share)
+            jobs, share, (room, seconds) = self._jobs_limit.value, self._options.group_slots, self._runners.chaining()
+            room = -(-room // 2) if self._halves.halving else room  # the other half gets as many
+            request = chains.asked_for(request, self._runners.group_prefetch, room, seconds, jobs, share)
         self.left_some = False
         try:
             answer, request = await self._until_answered(settlements, releases, request)
@@ -306,7 +319,9 @@ class ExchangeLoop:
             took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - ended_at)
             self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
             self.left_some = self._runners.left_some(isolated, answer.leases)
-            full = sum(not lease.chained for lease in answer.leases) >= request.most
+            first = sum(not lease.chained for lease in answer.leases)
+            full = first >= request.most
+            self._halves.claimed(first, self._ledger.units, self._store.clock.steady(), full=full)
             self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
             self._rotation.claimed(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
@@ -402,7 +417,7 @@ class ExchangeLoop:
         answers: Sequence[Answer],
         ended_at: float,
     ) -> None:
-        leases, doubtful = self._ledger.leases, self._doubtful
+        leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
         self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
@@ -415,12 +430,12 @@ class ExchangeLoop:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
-            if answer is Answer.OK:
+            if answer is ok:
                 lease = leases.pop(settlement.token, None)
                 self._count(settlement)
                 if lease is None:
                     continue
-                if settlement.ending is Ending.SUCCEEDED:
+                if settlement.ending is SUCCEEDED:
                     succeeded.append(lease)
                     ran.append(settlement.ran)
                     if not (successes or len(succeeded) <= room):
@@ -455,7 +470,7 @@ class ExchangeLoop:
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
-            journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
+            journal.settled(succeeded, SUCCEEDED, ended_at)
             if not successes:
                 journal.drop("succeeded", len(succeeded) - room)
         if lost:
@@ -496,7 +511,7 @@ class ExchangeLoop:
         self._signals.wake.set()
 
     def _count(self, settlement: Settlement) -> None:
-        if settlement.ending is Ending.SUCCEEDED:
+        if settlement.ending is SUCCEEDED:
             self.tally.succeeded += 1
         elif settlement.failed or settlement.ending is Ending.BURIED:
             self.tally.failed += 1
@@ -652,49 +667,3 @@ def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[st
     if not (isolated and capped):
         return isolated or capped
     return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
-
-
-class QueueRotation:
-    """The order in which a worker claims from its queues: round-robin, by weight, or fixed.
-
-    A claim fills the free slots from the first queue before it looks at the next, so the order decides. Without
-    weights, the queues take turns at being first. With weights, the queue with the fewest claimed jobs per weight goes
-    first; a queue that was empty meanwhile accumulates no credit, so it cannot starve the others later.
-    """
-
-    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int], *, strict: bool) -> None:
-        self._weights, self._strict = weights, strict
-        self._served: dict[str, float] = {}
-        self._asked = self.queues = queues
-        self.serve(queues)
-
-    def serve(self, queues: tuple[str, ...]) -> None:
-        """Switch to these queues; new ones start level with the least-served one."""
-        self._asked = self.queues = queues
-        least = min(self._served.values(), default=0.0)
-        self._served = {queue: self._served.get(queue, least) for queue in queues}
-
-    def order(self) -> tuple[str, ...]:
-        """The queues in the order of the next claim."""
-        if not self._strict:
-            self.queues = (*self.queues[1:], *self.queues[:1])  # also rotates queues that are level by weight
-        if not self._weights:
-            return self.queues
-        self._asked = tuple(sorted(self.queues, key=lambda queue: self._served[queue]))
-        return self._asked
-
-    def claimed(self, leased: Iterable[str]) -> None:
-        """Record the claimed jobs, one queue name per job, of the claim made in the latest order."""
-        if not self._weights:
-            return
-        given = Counter(leased)
-        if not given:
-            return
-        for queue, jobs in given.items():
-            if queue in self._served:
-                self._served[queue] += jobs / self._weights.get(queue, 1)
-        last = max((number for number, queue in enumerate(self._asked) if queue in given), default=0)
-        for queue in self._asked[:last]:  # they ran empty, so they accumulate no credit for unused slots
-            self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
-        least = min(self._served.values())
-        self._served = {queue: served - least for queue, served in self._served.items()}

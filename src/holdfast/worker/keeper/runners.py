@@ -312,7 +312,8 @@ class JobLog:
             return
         if not self._more:
             asyncio.get_running_loop().call_later(SUM_UP_SECONDS, self.close)
-        self._more.update((what, lease.task) for lease in leases)
+        for task, number in Counter([lease.task for lease in leases]).items():
+            self._more[what, task] += number
 
 
 # ----------------------------------------------------------------------------------------------------------------------
