@@ -172,8 +172,9 @@ class RedisStore(Store):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        settings = {"appendfsync": "always", "repl_diskless_sync_delay": "0"}
-        self._servers = [valkey.Server(tcp=True, **settings).start() for _ in range(2)]
+        self._servers = [
+            valkey.Server(tcp=True, appendfsync="always", repl_diskless_sync_delay="0").start() for _ in range(2)
+        ]
         self._follow()
         self._path = str(self._servers[0].home / "proxy.sock")
         self.proxies = [FaultyProxy(self._connect, path=self._path)]

@@ -274,11 +274,7 @@ class ExchangeLoop:
         renewal, ended_at = self._renewal, self._store.clock.steady()
         renewal.call += 1
         isolated = self._runners.most_by_task() if most else {}
-        (by_queue, capped), unknown = self._caps(), self._unknown.caps
-        if ahead:
-            limited = self._runners.limited
-            by_queue = {**by_queue, **{queue: min(now, by_queue.get(queue, now)) for queue in limited.queues}}
-            capped = {**capped, **{task: min(now, capped.get(task, now)) for task in limited.tasks}}
+        (by_queue, capped), unknown = self._caps(now, ahead), self._unknown.caps
         request = ClaimRequest(
             worker=renewal.worker.id,
             call=renewal.call,
@@ -331,10 +327,16 @@ class ExchangeLoop:
         await self._received(answer.leases)
         return bool(answer.leases)
 
-    def _caps(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """How many more jobs this worker takes of the queues and tasks that it caps."""
+    def _caps(self, now: int = 0, ahead: int = 0) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """How many more jobs this worker takes of the queues and tasks that it caps, and of those with a limit or rate:
+        they are not claimed ahead."""
         caps = self._ledger.free_by_queue(), self._ledger.free_by_task()
-        return self._batches.widened(*caps) if self._runners.batches.by_task else caps
+        by_queue, by_task = self._batches.widened(*caps) if self._runners.batches.by_task else caps
+        if ahead:
+            limited = self._runners.limited
+            by_queue = {**by_queue, **{queue: min(now, by_queue.get(queue, now)) for queue in limited.queues}}
+            by_task = {**by_task, **{task: min(now, by_task.get(task, now)) for task in limited.tasks}}
+        return by_queue, by_task
 
     def _note_opening(self, opens_in: float | None) -> None:
         """Claim again as soon as the rate or slow-down that limited this claim allows the next start."""
