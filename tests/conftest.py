@@ -71,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Tests are collected to stay, in every process twenty thousand: whoever looks for garbage leaves them out."""
+    """Tests are collected to stay, in every process twenty thousand: the garbage collector leaves them out."""
     gc.disable()
     try:
         return (yield)

@@ -31,7 +31,7 @@ PIECE = 16
 
 
 def fillers(processes: int) -> int:
-    """How many of so many processes take no row as long as there is other work. One is enough for rows to go on."""
+    """How many of these processes take no row while there is other work. One is enough for rows to continue."""
     return max(0, min(os.cpu_count() or 1, processes - 1))
 
 

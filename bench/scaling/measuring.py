@@ -77,7 +77,7 @@ class Session:
             await self.backend.enqueue(jobs[start : start + BULK])
 
     async def exchange(self, most: int) -> int:
-        """Settle what was claimed last and claim so many; answers how many came."""
+        """Settle what was claimed last and claim `most`; returns how many were leased."""
         self.call += 1
         request = ClaimRequest(worker="w", call=self.call, queues=("default",), most=most)
         answer = await self.backend.exchange(self.done, (), request)

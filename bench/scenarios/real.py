@@ -8,6 +8,7 @@ threads or coroutines. For jobs that do nothing it is the bare store.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     peers: Mapping[str, str] = {}  # of peers, beside their own for no-op jobs
     limit: Mapping[str, str] | None = None  # the handler's; None: that of the store
     defaults: bool = False  # also as everybody is installed
+    slots_installed: Mapping[str, str] | None = None  # what a runner of ours has then: the limit of these rows
     bare: int = 5  # times as many jobs for the bare store
 
 
@@ -51,15 +53,17 @@ ROWS = (
     Row(
         "5 ms of Python, 2 at once", 500, ALL_PYTHON, "cpu-5", "2", "2",
         peers={"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"},
-        limit={"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"}, defaults=True,
+        limit={"BENCH_PROCESSES": "2", "BENCH_THREADS": "1"}, defaults=True, slots_installed={"BENCH_THREADS": "10"},
     ),
     Row(
         "20 ms of blocking I/O, 100 at once", 6000, THREADED, "block-20", "100", "2",
         peers={"BENCH_THREADS": "100", "BENCH_SLOTS": "100"}, limit={"BENCH_THREADS": "100"}, defaults=True,
+        slots_installed={"BENCH_THREADS": "10"},
     ),
     Row(
         "50 ms of awaiting, 1,000 at once", 20_000, AWAITING, "wait-50", "1000", "2",
         peers={"BENCH_SLOTS": "1000"}, limit={"BENCH_SLOTS": "1000"}, defaults=True,
+        slots_installed={"BENCH_SLOTS": "100"},
     ),
     Row("10 KB of arguments", 8000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
     Row("100 KB of arguments", 6000, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}, bare=1),
@@ -96,6 +100,9 @@ def at_defaults(setting: Setting, row: Row) -> Iterator[Contender]:
     for one in setting.peers():
         if one.name in row.by:
             yield one.like(one.name, 1, **settings)
+    if row.slots_installed is not None:
+        runners = {"BENCH_PROCESSES": str(os.cpu_count() or 1)}
+        yield limit(**settings, **runners, **row.slots_installed)
 
 
 def jobs_for(row: Row, contender: Contender, seconds: float) -> int:

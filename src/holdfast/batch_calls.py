@@ -89,7 +89,7 @@ class _EveryCall:
             call.log(line)
 
     def slow_down(self, lease: Lease, seconds: float) -> None:
-        self._calls[0].slow_down(seconds)  # they are of one queue, or the first one's is meant
+        self._calls[0].slow_down(seconds)  # applies to the queue of the first call
 
     def settles_itself(self, lease: Lease) -> None:
         """Never called: `succeed` below refuses."""

@@ -61,7 +61,7 @@ class BatchSettings(TypedDict, total=False):
 
 
 class BatchStatus(Struct, frozen=True):
-    """A batch as it is now, or was when it finished."""
+    """The state of a batch, now or when it finished."""
 
     id: str
     name: str
@@ -258,7 +258,7 @@ class Batch:
     async def _wait(self, timeout: Duration | None, backend: Backend) -> BatchStatus:
         seconds = None if timeout is None else to_seconds(timeout, "timeout=")
         record = await self._app._store.waiter.wait(self.id, seconds, backend)
-        self._app._finished(record)  # raises if somebody cancelled or buried the join itself
+        self._app._finished(record)  # raises if the join itself was cancelled or buried
         return await status_of(self.id, backend)
 
     def cancel(self, *, by: str = "") -> int:

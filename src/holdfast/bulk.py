@@ -1,7 +1,7 @@
-"""One verb on every job that matches a query: find them, then act on each in a step of its own, oldest first.
+"""One verb on every job that matches a query: find them, then act on each in a separate step, oldest first.
 
 Called by `app.bulk` and the commands with --query. A refused job never stops the others; a store that cannot be reached
-does, and the result says how far it came. What makes a repetition safe after a crash: each verb is one step per job; a
+does, and the result says how far it got. What makes a repetition safe after a crash: each verb is one step per job; a
 job that was acted on no longer matches, or its timeline has the change; and `as_of` leaves out jobs that were created
 or that finished after the first run began. So no job is retried, revived or changed twice.
 """
@@ -39,7 +39,7 @@ else:
 
 IN_FLIGHT_MAX = 16  # calls to the store at once
 PAGE_SIZE = 1000
-IDLE_LOOKS_SECONDS = 0.2  # between two looks at whether a queue has become idle
+IDLE_LOOKS_SECONDS = 0.2  # between two checks whether a queue has become idle
 
 # verb → the states that a query without a state means
 VERBS: Mapping[str, frozenset[State]] = {
@@ -82,7 +82,7 @@ class BulkResult:
     verb: str
     as_of: datetime  # give it to a repetition after a crash
     matched: Sequence[str]  # ids, oldest first
-    done: dict[str, str] = field(default_factory=dict)  # id → its state now, or what became of it
+    done: dict[str, str] = field(default_factory=dict)  # id → its state now, or what was done to it
     refused: dict[str, HoldfastError] = field(default_factory=dict)  # id → why
     stopped: HoldfastError | None = None  # the store could not be reached: the others were not tried
 
@@ -284,7 +284,7 @@ async def _until_idle(queue: str, wait: float | None, backend: Backend) -> None:
 
 
 async def _forget(queue: str, backend: Backend) -> None:
-    """Reset what operators said about the queue and its groups; what the code declares stays."""
+    """Reset operators' overrides and pauses of the queue and its groups; what the code declares stays."""
     while groups := [
         one
         for one in await backend.groups(queue, limit=PAGE_SIZE)

@@ -70,9 +70,9 @@ def _is_lazy_text(kind: type) -> bool:
 
 
 def _django_fault(value: Any) -> str | None:
-    """Why one of Django's own objects cannot travel, and what to pass instead; None if it is none of them."""
+    """Why one of Django's objects cannot be passed, and what to pass instead; None for any other object."""
     kind = type(value)
-    lazy = _is_lazy(kind, "LazyObject")  # request.user: its class is that of what it stands for
+    lazy = _is_lazy(kind, "LazyObject")  # request.user: its class is that of the wrapped object
     seen = value.__class__ if lazy else kind
     if _is_django_model(seen):
         return f"a Django model ({seen.__name__}) cannot be stored: pass the pk and load it in the task"
@@ -597,7 +597,7 @@ def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], b
 
 
 def _awaits(value: Any) -> bool:
-    """Whether the result of another job stands in a value."""
+    """Whether a value contains a placeholder for another job's result."""
     try:
         encode_json(value)
     except AwaitsResults:

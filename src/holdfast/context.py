@@ -86,7 +86,7 @@ LOG_LINE_CHARS_MAX = 2000
 
 
 class ReportSink(Protocol):
-    """Receives progress, log lines, slow-downs and who settles by itself; thread-safe, never blocks."""
+    """Receives progress, log lines, slow-downs, and which handlers settle their job; thread-safe, never blocks."""
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
@@ -206,7 +206,7 @@ class Context(Durable, Attempt):
         self._reports = reports
         self._resources = resources
         self._cancelled = False
-        self._settled = False  # its handler has settled it, in a transaction of its own
+        self._settled = False  # its handler has settled it in its own transaction
 
     @staticmethod
     def current() -> Context:

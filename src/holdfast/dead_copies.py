@@ -1,6 +1,6 @@
-"""Copies of dead jobs in another queue (`dead_queue=`): their ids, and where they say what they are copies of (R120).
+"""Copies of dead jobs in another queue (`dead_queue=`): their ids, and how they name the job they copy (R120).
 
-Called by stores in the step of a death, and by whoever reads a job's options. The deaths that led to a copy are listed
+Called by stores in the step of a death, and wherever a job's options are read. The deaths that led to a copy are listed
 among its stored options, the newest first; SQL and Lua splice them in byte for byte as `with_death` does, so options
 that cannot be parsed can still be copied. Pure.
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Note(Struct, frozen=True):
-    """What somebody wrote about a job, and when (seconds since the epoch)."""
+    """A note on a job: who wrote it, and when (seconds since the epoch)."""
 
     at: float
     by: str

@@ -44,7 +44,7 @@ class Relative(Struct, frozen=True, kw_only=True):
     task: str
     state: State
     status: EdgeStatus
-    value: bytes | None = None  # of a parent that succeeded, where asked for
+    value: bytes | None = None  # of a parent that succeeded, if requested
 
 
 class Relatives(Struct, frozen=True, kw_only=True):
@@ -62,5 +62,5 @@ def position_of(edge: Edge) -> str:
 
 
 def edge_position(after: str) -> tuple[str, str]:
-    """The child and parent that a position stands for; the empty one is before all."""
+    """The child and parent of a position; "" is before all of them."""
     return msgspec.json.decode(after, type=tuple[str, str]) if after else ("", "")

@@ -25,7 +25,7 @@ _UNSET: Any = object()
 
 
 class _Over:
-    """What a sync handler gets where an async one gets something to await."""
+    """The value a sync handler gets, where an async one gets an awaitable."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -122,9 +122,9 @@ class Durable:
         return cast(Awaitable[None], self._start(replay.sleep(number, name, span_seconds)) or _OVER)
 
     def wait_for(self, signal: str, *, timeout: float | timedelta | None = None, default: Any = _UNSET) -> Any:
-        """The value of a signal that somebody sends with `app.signal(job, name, value)`; `await` it in async handlers.
+        """The value of a signal sent with `app.signal(job, name, value)`; `await` it in async handlers.
 
-        Until it comes the job sleeps without a worker. One that was sent before counts. After `timeout` seconds:
+        Until it arrives, the job sleeps without a worker. One that was sent before counts. After `timeout` seconds:
         `default` if given, else SignalTimedOut.
         """
         seconds = None if timeout is None else to_seconds(timeout, "wait_for(timeout=…)")

@@ -35,7 +35,7 @@ _EVERYTHING = 1_000_000_000
 
 
 class Eager:
-    """The jobs of one block. One call at a time runs everything there is; calls made meanwhile only store their jobs,
+    """The jobs of one block. One call at a time runs all stored jobs; calls made meanwhile only store their jobs,
     and the one under way runs these, too."""
 
     def __init__(self, app: Holdfast, backend: MemoryBackend) -> None:
@@ -70,7 +70,7 @@ class Eager:
         return False
 
     async def _rounds(self) -> bool:
-        """Run what is there, then what wanted to run later, and so on; returns whether anything was run."""
+        """Run the due jobs, then those due later, and so on; returns whether anything was run."""
         self._app.import_tasks()
         ran = False
         for _ in range(ROUNDS_MAX):
@@ -107,7 +107,7 @@ async def _hasten(backend: Backend) -> bool:
 
 
 async def _give_up(backend: Backend) -> None:
-    """After a failure: a later call must not run what is left of this one."""
+    """After a failure: a later call must not run the remaining jobs of this one."""
     for record in await backend.find(JobQuery(states=tuple(LIVE), limit=_EVERYTHING)):
         with suppress(StateConflict):
             await backend.cancel(record.id)

@@ -287,7 +287,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def shortened(event: Event, *, texts: bool = True) -> Event:
-    """The event as it is stored for those who watch: of an error no traceback, of its text the beginning or nothing."""
+    """The event as stored for `watch`: without an error's traceback, and with at most the beginning of its text."""
     error = getattr(event, "error", None)
     if isinstance(error, Failure):
         text = error.text[:TEXT_CHARS_KEPT] if texts else ""

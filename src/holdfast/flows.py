@@ -204,7 +204,7 @@ class FlowGraph(Struct, frozen=True):
 def depths(graph: FlowGraph) -> dict[str, int]:
     """How many jobs are in the longest line before each job, by id."""
     depth: dict[str, int] = {}
-    for job in graph.jobs:  # parents come first, but for a cycle
+    for job in graph.jobs:  # parents come first, except in a cycle
         depth[job.id] = max((depth[parent] + 1 for parent in job.after if parent in depth), default=0)
     return depth
 
@@ -336,12 +336,12 @@ class FlowRun(Generic[R]):
         over = (State.DEAD, State.CANCELLED)
         # A batch is closed by a cancel, which is no failure.
         failed = [job for job in graph.jobs if job.state in over and job.task != BATCH_OPEN_TASK]
-        first: list[FlowJob] = []  # those that wait for nobody
+        first: list[FlowJob] = []  # those without parents
         done = 0
         for job in reversed(failed):  # children first: they follow their parents when those come back
             record = await backend.get(job.id)
             if record is None or record.state is not job.state or record.reason == "parent":
-                continue  # it went with a parent, and comes back with it
+                continue  # it ended with a parent, and comes back with it
             waits = any(states[id] is not State.SUCCEEDED for id in job.after)
             if waits and await was_done(backend.rejoin(job.id, by=by)):
                 done += 1
@@ -353,7 +353,7 @@ class FlowRun(Generic[R]):
 
 
 async def was_done(verb: Coroutine[Any, Any, object]) -> bool:
-    """Whether it was done: the job may have changed its state meanwhile, or never have been stored."""
+    """Whether it was done: the job may have changed its state, or never have been stored."""
     try:
         await verb
     except (StateConflict, JobNotFound):

@@ -135,7 +135,7 @@ def with_parents(stored: bytes | None, number: int) -> bytes | None:
 
 
 def with_results(stored: bytes | None) -> bytes | None:
-    """A job's stored options, saying that results of other jobs stand in its arguments."""
+    """A job's stored options, with the mark that its arguments contain results of other jobs."""
     return _with(stored, "results", 1)
 
 

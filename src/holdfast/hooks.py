@@ -119,7 +119,7 @@ class _AsyncLayer:
         value = await self._fn(self._context, self._call_next)
         if not self._entered:
             if inspect.iscoroutine(value):
-                value.close()  # call_next() itself: the error below says it better than Python's warning
+                value.close()  # call_next() itself: the error below is clearer than Python's warning
             raise _not_called(self._fn)
         return value
 

@@ -262,7 +262,7 @@ class Pull:
         queues, poll = self._worker.queues, self._options.poll_every
         while True:
             answer, _ = await self._exchange([], [], self._options.slots)
-            if not answer.known:  # its row was recovered: the store or this program stood still for a whole lease
+            if not answer.known:  # its row was recovered: the store or this program was stopped for a whole lease
                 self._renewed, self._call, self._seen_call = self._clock.steady(), 0, 0
                 await backend.register(self._worker)
             if answer.sealed is not None:
@@ -326,7 +326,7 @@ class Pull:
     # ------------------------------------------------------------------ outcomes
 
     async def settle(self, job: LeasedJob, end: Settlement | Release, backend: Backend) -> None:
-        """Send an outcome until the store has answered it."""
+        """Send an outcome until the store has replied."""
         cancelled = False
         while True:
             settlements, releases = ([end], []) if isinstance(end, Settlement) else ([], [end])
@@ -364,7 +364,7 @@ class Pull:
         return answer
 
     async def _read_lost(self, job: LeasedJob, end: Settlement) -> Answer:
-        """The lease is over, and a call that was not answered may have been what ended it: the job tells."""
+        """The lease is over, perhaps because of an earlier call without a reply: read the job to find out."""
         tries, ids = 0, [end.id]
         while end.ending is Ending.SUCCEEDED:
             try:
@@ -394,7 +394,7 @@ class Pull:
                 continue
             if isinstance(answer, HoldfastError):
                 raise answer
-            if answer is Answer.LOST and tries:  # the call that was not answered may have done it
+            if answer is Answer.LOST and tries:  # an earlier call without a reply may have done it
                 return await self._read_lost(job, end)
             return answer
 

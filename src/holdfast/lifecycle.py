@@ -262,7 +262,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: float | None = None  # set by the store: when the lease began
 
 
-REMOVED = -1.0  # as `retain` of a settlement
+REMOVED = -1.0  # the `retain` of a settlement that removes the job
 
 
 class Settlement(Struct, frozen=True, kw_only=True):

@@ -43,10 +43,14 @@ def _some(ids: Sequence[str]) -> str:
     return f"{shown} and {len(ids) - 5} more" if len(ids) > 5 else shown
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _kind(error: BaseException) -> str:
     # Our own errors never quote arguments; for others only the class is safe to log.
     kind = visible(type(error).__name__, "")
-    return f"{kind}: {error}" if isinstance(error, HoldfastError) else kind
+    return f"{kind}: {error}".rstrip(".") if isinstance(error, HoldfastError) else kind
 
 
 # ---------------------------------------------------------------------- worker lifecycle
@@ -54,7 +58,7 @@ def _kind(error: BaseException) -> str:
 
 def worker_started(worker: str, queues: Sequence[str], slots: int, name: str = "") -> None:
     named = f"{worker} ({name})" if name else worker
-    logger.info("worker %s started: queues %s, %d slot%s", named, ", ".join(queues), slots, "" if slots == 1 else "s")
+    logger.info("worker %s started: queues %s, %s", named, ", ".join(queues), _counted(slots, "slot"))
 
 
 def worker_commanded(worker: str, ask: str, by: str, result: str) -> None:
@@ -62,15 +66,18 @@ def worker_commanded(worker: str, ask: str, by: str, result: str) -> None:
 
 
 def command_unanswered(worker: str, ask: str, error: Exception) -> None:
-    logger.warning("worker %s could not store its answer to %s (%s); it repeats it", worker, ask, error)
+    logger.warning("worker %s could not store its answer to command %s (%s); it will try again", worker, ask, error)
 
 
 def worker_stopping(worker: str, running: int, grace: float) -> None:
-    logger.info("worker %s is stopping: %d running, waiting up to %g s for them", worker, running, grace)
+    jobs = _counted(running, "running job")
+    wait = f": waiting up to {grace:g} s for {jobs}" if running else ""
+    logger.info("worker %s is stopping%s", worker, wait)
 
 
 def worker_hurried(worker: str, running: int) -> None:
-    logger.warning("worker %s is stopping now: stopping %d running jobs and releasing them", worker, running)
+    jobs = _counted(running, "running job")
+    logger.warning("worker %s is stopping now: stopping and releasing %s", worker, jobs)
 
 
 def worker_stopped(worker: str) -> None:
@@ -89,19 +96,19 @@ def rows_set_aside(rows: Sequence[tuple[str, str]]) -> None:
 
 def left_running(worker: str, jobs: Sequence[str]) -> None:
     logger.error(
-        "worker %s ends while %d handlers have not stopped (%s): threads cannot be killed. Their leases "
+        "worker %s ends although %s did not stop (%s): threads cannot be killed. Their leases "
         "will expire. Check ctx.cancelled in long handlers, or give them a timeout",
         worker,
-        len(jobs),
+        _counted(len(jobs), "handler"),
         _some(jobs),
     )
 
 
 def outcomes_unsent(worker: str, jobs: Sequence[str]) -> None:
     logger.error(
-        "worker %s ends with %d unsent outcomes (%s): their leases will expire and the jobs will run again",
+        "worker %s ends with %s (%s): their leases will expire and the jobs will run again",
         worker,
-        len(jobs),
+        _counted(len(jobs), "unsent outcome"),
         _some(jobs),
     )
 
@@ -123,7 +130,7 @@ def keeper_failed(error: BaseException) -> None:
 
 
 def clean_up_done(dead: Sequence[str], recovered: int) -> None:
-    logger.warning("recovered %d leases of dead workers of this host: %s", recovered, _some(dead))
+    logger.warning("recovered %s of dead workers of this host: %s", _counted(recovered, "lease"), _some(dead))
 
 
 def clean_up_failed(error: BaseException) -> None:
@@ -135,10 +142,10 @@ def clean_up_failed(error: BaseException) -> None:
 
 def part_silent(worker: str, leases: int, fence_in: float) -> None:
     logger.warning(
-        "worker %s: a part of the store does not respond and holds %d of its leases. Their handlers are stopped in "
+        "worker %s: a part of the store that has %s of this worker does not respond. Their handlers will be stopped in "
         "%.1f s unless it responds; other jobs continue",
         worker,
-        leases,
+        _counted(leases, "lease"),
         max(0.0, fence_in),
     )
 
@@ -150,9 +157,8 @@ def renewal_failed(worker: str, error: BaseException, fence_in: float) -> None:
 
 
 def fence_passed(worker: str, jobs: Sequence[str]) -> None:
-    logger.error(
-        "worker %s could not renew its leases in time: stopping %d handlers (%s)", worker, len(jobs), _some(jobs)
-    )
+    number = _counted(len(jobs), "handler")
+    logger.error("worker %s could not renew its leases in time: stopping %s (%s)", worker, number, _some(jobs))
 
 
 def fence_lifted(worker: str) -> None:
@@ -161,15 +167,16 @@ def fence_lifted(worker: str) -> None:
 
 def exiting_on_fence(worker: str, jobs: Sequence[str]) -> None:
     logger.critical(
-        "worker %s ends this process (on_fence='exit'): %d handlers did not stop (%s) and may soon run elsewhere",
+        "worker %s ends this process (on_fence='exit'): %s did not stop (%s), and these jobs may soon run elsewhere",
         worker,
-        len(jobs),
+        _counted(len(jobs), "handler"),
         _some(jobs),
     )
 
 
 def worker_forgotten(old: str, new: str, leases: int) -> None:
-    logger.error("the store no longer knows worker %s: %d leases are lost; continuing as %s", old, leases, new)
+    lost = _counted(leases, "lease")
+    logger.error("the store no longer knows worker %s, which lost %s; continuing as %s", old, lost, new)
 
 
 def lease_lost(job: str, task: str) -> None:
@@ -181,9 +188,8 @@ def store_blocked(seconds: float, error: str) -> None:
 
 
 def store_sealed(worker: str, error: HoldfastError, running: int) -> None:
-    logger.error(
-        "worker %s claims no more jobs and stops when its %d running jobs have ended: %s", worker, running, error
-    )
+    jobs = _counted(running, "running job")
+    logger.error("worker %s claims no more jobs and stops after its %s: %s", worker, jobs, error)
 
 
 def claims_stopped(worker: str, seconds: float) -> None:
@@ -196,20 +202,20 @@ def old_snapshot(text: str, advice: str) -> None:
 
 def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
-    logger.log(level, "settle and claim failed (%s), retrying; %d outcomes are waiting", _kind(error), outcomes)
+    unsent = _counted(outcomes, "unsent outcome")
+    logger.log(level, "settle and claim failed (%s), retrying with %s", _kind(error), unsent)
 
 
 def store_quiet(seconds: float) -> None:
     logger.warning(
-        "the store may lack its latest writes after a failover or restart: no claims and no recoveries for %.1f s",
+        "the store may have lost its latest writes in a failover or restart: no claims and no recoveries for %.1f s",
         seconds,
     )
 
 
 def jobs_held_elsewhere(jobs: Sequence[str]) -> None:
-    logger.warning(
-        "another session has locked %d jobs in the store (%s …): their outcomes will be sent again", len(jobs), jobs[0]
-    )
+    number = _counted(len(jobs), "job")
+    logger.warning("another session has locked %s in the store (%s): retrying the outcomes later", number, _some(jobs))
 
 
 def call_surprised(verb: str, error: BaseException) -> None:
@@ -221,7 +227,7 @@ def slow_down_failed(queue: str, seconds: float, error: BaseException) -> None:
 
 
 def entry_ticked(name: str, jobs: int, skipped: bool) -> None:
-    made = f"enqueued {jobs} job{'' if jobs == 1 else 's'}"
+    made = f"enqueued {_counted(jobs, 'job')}"
     logger.debug("cron entry %s: %s", name, "skipped, its last job is still live" if skipped else made)
 
 
@@ -240,21 +246,21 @@ def declare_failed(error: BaseException, tries: int) -> None:
 
 
 def record_failed(error: HoldfastError) -> None:
-    logger.info("roll-ups and events could not be recorded (%s); they are kept and tried again", error)
+    logger.info("roll-ups and events could not be recorded (%s); they are kept for the next try", _kind(error))
 
 
 def report_failed(error: BaseException, jobs: int) -> None:
-    logger.warning("progress and log lines of %d jobs were not stored (%s)", jobs, _kind(error))
+    logger.warning("progress and log lines of %s were not stored (%s)", _counted(jobs, "job"), _kind(error))
 
 
 def leases_given_back(jobs: Sequence[str]) -> None:
-    logger.info("the store released leases whose claim got no reply: %s", _some(jobs))
+    logger.info("the store released jobs of a claim whose reply was lost: %s", _some(jobs))
 
 
 # ---------------------------------------------------------------------- jobs
 
 
-TAIL_FRAMES = 2  # of a traceback, in the log; the job's page has all
+TAIL_FRAMES = 2  # of a traceback, in the log; `holdfast job` shows all of it
 MASKED_ARGS_BYTES_MAX = 64 << 10  # with larger arguments an exception is logged without its text
 TEXT_SHOWN_MAX = 500
 _URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]+(?=@)")
@@ -282,7 +288,7 @@ def job_succeeded(lease: Lease, wait: float, run: float) -> None:
 
 
 def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None:
-    """Jobs that got no line of their own because there were too many."""
+    """Jobs that were not logged one by one because there were too many."""
     totals: dict[str, int] = {}
     for (what, _), number in counts.items():
         totals[what] = totals.get(what, 0) + number
@@ -297,8 +303,8 @@ def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None
 
 
 def job_put_off(lease: Lease, run: float, delay: float, signal: str | None = None) -> None:
-    """A snooze; `signal` is what it waits for."""
-    until = "in" if signal is None else f"when signal {signal!r} comes, or in"
+    """A snooze; `signal` is the signal it waits for, if any."""
+    until = "in" if signal is None else f"when signal {signal!r} arrives, or in"
     text, values = "snoozed on attempt %d: ran %s, again %s %s", (_seconds(run), until, _seconds(delay))
     spans = {"run_seconds": round(run, 6), "delay_seconds": delay}
     _log_job(logging.INFO, "snoozed", lease, text, lease.attempt, *values, **spans)
@@ -382,7 +388,7 @@ def _spans(wait: float, run: float) -> dict[str, float]:
 
 
 def _seconds(value: float) -> str:
-    """A duration for people: with the digits that matter."""
+    """A duration with the digits that matter."""
     return f"{value:.3f} s" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
 
 
@@ -433,22 +439,21 @@ JOBS_TOLD_MAX = 10
 
 
 def runner_died(pid: int, how: str, crashed: Sequence[tuple[Lease, float, str]]) -> None:
-    """A runner ended by itself: one message, with what becomes of each job it ran (lease, seconds it ran, what)."""
+    """A runner ended by itself: one message, with what happens to each job it ran (lease, seconds it ran, what)."""
     if not crashed:
-        logger.error("runner %d %s; it ran no job", pid, how)
+        logger.error("runner %d %s; it was running no job", pid, how)
         return
     lines = [
-        f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, {_seconds(run)} in: {becomes}"
+        f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, after {_seconds(run)}: {becomes}"
         for lease, run, becomes in crashed[:JOBS_TOLD_MAX]
     ]
     if len(crashed) > JOBS_TOLD_MAX:
         lines.append(f"\n    and {len(crashed) - JOBS_TOLD_MAX} more")
-    number = "1 job" if len(crashed) == 1 else f"{len(crashed)} jobs"
     logger.error(
-        "runner %d %s while it ran %s:%s",
+        "runner %d %s while running %s:%s",
         pid,
         how,
-        number,
+        _counted(len(crashed), "job"),
         "".join(lines),
         extra={"event": "crashed", "jobs": [lease.id for lease, _, _ in crashed]},
     )
@@ -468,8 +473,8 @@ def runner_replaced(pid: int, why: str) -> None:
 
 def runner_sent_garbage(pid: int, error: HoldfastError) -> None:
     logger.error(
-        "runner %d sent data that is not a frame (%s) and is killed. One of its handlers writes to a file descriptor "
-        "that it did not open; its jobs run again, each alone",
+        "runner %d sent data that is not a frame (%s) and is killed. One of its handlers wrote to a file descriptor "
+        "that it had not opened; its jobs run again, each alone",
         pid,
         error,
     )
@@ -491,7 +496,7 @@ def restart_failed() -> None:
     logger.error("a new runner could not start: the old ones continue with the code they have")
 
 
-_BLOCKS = "Make a handler that blocks a plain def, which runs in a thread, or await what it waits for."
+_BLOCKS = "If a handler blocks, make it a plain def, which runs in a thread, or await what it waits for."
 
 
 def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) -> None:
@@ -512,22 +517,23 @@ def not_started(job: str, task: str, error: BaseException | None) -> None:
 
 def jobs_not_begun(pid: int, jobs: Sequence[str], seconds: float) -> None:
     logger.error(
-        "runner %d responds but has not begun %d jobs within %.0f s (%s): they are sent elsewhere, and it is replaced",
+        "runner %d responds but did not begin %s within %.0f s (%s): sending them elsewhere and replacing the runner",
         pid,
-        len(jobs),
+        _counted(len(jobs), "job"),
         seconds,
         _some(jobs),
     )
 
 
 def waited_for_runner(jobs: Sequence[str], seconds: float) -> None:
-    logger.warning("%d jobs waited %.0f s for a runner (%s) and are released", len(jobs), seconds, _some(jobs))
+    number = _counted(len(jobs), "job")
+    logger.warning("releasing %s after waiting %.0f s for a runner: %s", number, seconds, _some(jobs))
 
 
 def retry_limit_applied(job: str, task: str) -> None:
     logger.warning(
-        "job %s (%s) was killed, and no runner is available to apply its retry policy: its retry count is used, with "
-        "the default back-off",
+        "job %s (%s) was killed, and no runner is available to apply its retry policy: its number of retries applies, "
+        "with the default back-off",
         job,
         task,
     )
@@ -550,9 +556,8 @@ def end_failed(job: str, task: str, error: BaseException) -> None:
 
 
 def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
-    logger.warning(
-        "runner %d has not responded for %.1f s: %d jobs it has not begun are sent elsewhere", pid, seconds, jobs
-    )
+    unbegun = _counted(jobs, "job")
+    logger.warning("runner %d has not responded for %.1f s: sending %s elsewhere, not begun", pid, seconds, unbegun)
 
 
 def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:
@@ -597,5 +602,5 @@ def callback_failed(event: str, error: BaseException) -> None:
 
 def unsafe_node(error: HoldfastError) -> None:
     logger.warning(
-        "%s. It is checked again every few seconds; jobs it already has are still run", str(error).rstrip(".")
+        "%s. It is checked again every few seconds; jobs that it already has still run", str(error).rstrip(".")
     )

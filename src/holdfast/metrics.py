@@ -142,7 +142,7 @@ class StoreCollector(Collector):
         if not isinstance(app_or_url, Holdfast | str):
             raise ConfigurationError(f"create() takes an app or a URL, not {type(app_or_url).__name__}.")
         url = app_or_url if isinstance(app_or_url, str) else app_or_url.url
-        # An app of its own: looking must not declare the rules of somebody's code. Only memory:// cannot be shared so.
+        # A separate app: reading must not declare the user's rules. Only memory:// cannot be shared this way.
         self._own = not (isinstance(app_or_url, Holdfast) and parse_url(url).scheme == "memory")
         self.app = app_or_url if isinstance(app_or_url, Holdfast) and not self._own else Holdfast(url)
         self.looker = Looker()

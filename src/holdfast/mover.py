@@ -216,7 +216,7 @@ def _go_on_from(source: Seal, target: Seal | None, target_name: str) -> Plan:
         raise refusal("source", source)
     if target is not None and target.closed:
         raise refusal("target", target)
-    return Plan(move=source.move, begins="where it stopped")  # the target was thrown away: fill it from the start
+    return Plan(move=source.move, begins="where it stopped")  # the target was discarded: fill it from the start
 
 
 def is_begun_target(seal: Seal) -> bool:
@@ -439,7 +439,7 @@ async def survey(source: Side, target: Side | None) -> Survey:
 async def abandon(source: Side, target: Side) -> bool:
     """Abandon an unfinished move: the source works again. Returns whether the target keeps some of the jobs.
 
-    The target is closed for good first, so that a mover still running elsewhere can no longer open it.
+    The target is closed permanently first, so that a mover still running elsewhere can no longer open it.
     """
     here, there = await source.backend.sealed(), await target.backend.sealed()
     paired = here is not None and there is not None and here.move == there.move and there.role == "target"

@@ -319,7 +319,7 @@ def process_signature() -> bytes:
 
 
 def forget_process() -> None:
-    """What was said of this process no longer holds: it is a child."""
+    """Forget cached facts about the process after a fork: this is a child."""
     this_process.cache_clear()
     process_signature.cache_clear()
 

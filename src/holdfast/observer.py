@@ -31,7 +31,7 @@ JobOrId = Job[Any] | str
 
 
 def checked_by(by: str, what: str = "by") -> str:
-    """Who calls an operator's verb, or why, for the job's timeline. Bounded: a timeline is kept with its job."""
+    """Validate `by` or a reason for the job's timeline: bounded, because a timeline is stored with its job."""
     return check_text(by, what)[:BY_CHARS_MAX]
 
 
@@ -62,7 +62,7 @@ def _checked_by(by: str, step: str | None) -> None:
 
 
 async def tell(backend: Backend, event: Event) -> None:
-    """Keep an operator's event for those who watch. Best effort: what it is about has been done."""
+    """Record an operator's event for `watch`. Best effort: the change itself has been made."""
     try:
         await backend.record(Recording(events=(kept(event),)))
     except HoldfastError as error:

@@ -61,7 +61,7 @@ else:
 
 T = TypeVar("T")
 PRUNE_STEP = 1000
-LETTERS_SEEN_MAX = 5000  # dead letters that a query looks at, the newest
+LETTERS_SEEN_MAX = 5000  # the newest dead letters that a query reads
 Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
 
 

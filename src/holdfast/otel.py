@@ -1,7 +1,7 @@
 """OpenTelemetry: a producer span where a job is enqueued, a consumer span around each attempt, joined by headers.
 
-`instrument(app)` is the public face. Needs the extra `otel`, the API only: what becomes of spans and metrics decides
-the SDK that your program sets up, in each process that runs handlers (`@app.on_startup`). Built on `app.on_enqueue` and
+`instrument(app)` is the public face. Needs the extra `otel`, the API only: the SDK that your program sets up, in each
+process that runs handlers (`@app.on_startup`), decides where spans and metrics go. Built on `app.on_enqueue` and
 `app.around`. Never records arguments or results, nor the names of groups and keys.
 """
 
@@ -39,9 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["instrument"]
 
-PROVIDED = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")  # name providers that the API loads itself
+PROVIDED = (
+    "OTEL_PYTHON_TRACER_PROVIDER",
+    "OTEL_PYTHON_METER_PROVIDER",
+)  # name providers that the API loads itself
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
-# The conventions' own up to 10 s; jobs run longer. Without them the SDK's are meant for milliseconds.
+# The conventions' own buckets up to 10 s, and more, because jobs run longer. The SDK's defaults are for milliseconds.
 BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
 _instrumented: WeakSet[Holdfast] = WeakSet()
 
@@ -86,9 +89,9 @@ class _Tracing:
         )
 
     def active(self) -> bool:
-        """Whether anybody would hear of a span: an SDK is set up here. Without one nothing is done, as it costs time.
+        """Whether spans go anywhere: an SDK is set up here. Without one nothing is done, because it costs time.
 
-        Looks where the API keeps its providers: to ask for them takes as long as to store a job. Should they move, the
+        Reads where the API keeps its providers: asking for them takes as long as storing a job. Should they move, the
         API's own no-ops are called instead.
         """
         return (
@@ -188,7 +191,7 @@ def _ended_badly(span: Span, error: BaseException) -> Mapping[str, str]:
 
 
 def _add(carried: Mapping[str, str], headers: dict[str, str]) -> None:
-    """Add what fits: a job is not refused because somebody's baggage is too large. traceparent is short and first."""
+    """Add what fits: a job is not refused because its baggage is too large. traceparent is short and comes first."""
     size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items() if name not in carried)
     for name, value in sorted(carried.items(), key=lambda pair: (pair[0] != "traceparent", pair[0] == "baggage")):
         size += len(name.encode()) + len(value.encode())

@@ -45,14 +45,14 @@ class Placeholder:
 
 
 class AwaitsResults(InvalidArguments):
-    """Arguments hold a placeholder; raised where they are encoded, and caught where a call is bound."""
+    """The arguments contain a placeholder; raised when they are encoded, and caught when a call is bound."""
 
     def __init__(self, placeholder: Placeholder) -> None:
         super().__init__("", f"{placeholder!r} is an argument of task.bind(…) and enqueue(…) only")
 
 
 def places_of(value: Any) -> list[str]:
-    """The ids of the jobs whose results stand in decoded arguments."""
+    """The ids of the jobs whose results decoded arguments refer to."""
     if isinstance(value, dict):
         if value.keys() == {KEY}:
             return [value[KEY]]
@@ -74,7 +74,7 @@ def filled(args: bytes, results: Mapping[str, bytes]) -> bytes:
 
 
 async def results_for(job_id: str, args: bytes, backend: Backend) -> dict[str, bytes]:
-    """The results that a job's arguments name, as JSON. ResultUnusable says which cannot be had, and why."""
+    """The results that a job's arguments name, as JSON. ResultUnusable says which one is unavailable, and why."""
     wanted = {id: name for name, value in msgspec.json.decode(args).items() for id in places_of(value)}
     found: dict[str, Relative] = {}
     beyond = ""

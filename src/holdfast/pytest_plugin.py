@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .worker.embedded import EmbeddedWorker
 
 STOP_SECONDS_MAX = 60.0
-POLL_SECONDS = 0.05  # the clock of a sandbox moves in steps that wake nobody
+POLL_SECONDS = 0.05  # a sandbox's clock moves in steps that wake no waiter
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,7 +29,7 @@ OnExpire = Literal["bury", "drop"]
 Overlap = Literal["allow", "skip", "cancel"]  # as stores implement it; "queue" is implemented as a serial group
 Part = Literal["rules", "jobs", "letters", "edges", "steps"]
 
-# Of a move, in this order; cron entries go with the rules.
+# The parts of a move, in this order; cron entries belong to the rules.
 PARTS: tuple[Part, ...] = ("rules", "jobs", "letters", "edges", "steps")
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
@@ -37,9 +37,9 @@ HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
 SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
 EVENTS_KEPT_MAX = 10_000  # in the store: the newest
-EVENT_BYTES_MAX = 2_000  # of one event, encoded
+EVENT_BYTES_MAX = 2_000  # size of one encoded event
 RECORDINGS_REMEMBERED_SECONDS = 3600.0  # a repeated call is recognised for at least this long
-ROLLUPS_PER_PRUNE_MAX = 500  # removed by one call, of each span
+ROLLUPS_PER_PRUNE_MAX = 500  # removed by one call, per span
 MARKS_KEPT_MAX = 50  # per job: its first mark and the newest ones
 CLAIM_BYTES_MAX = 4 * 1024 * 1024  # total arguments handed out by one claim, unless a single job has more
 CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
@@ -108,7 +108,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     options: bytes | None = None  # task options given for this call only (retry, timeout, retain), JSON
     order: int | None = None  # the caller's own value for its place in its group: lower ones go first (R103)
     after: tuple[str, ...] = ()  # ids of its parents: it waits until they have succeeded; stored earlier (R83)
-    on_parent_failure: OnParentFailure = "bury"  # what becomes of it if one of them dies or is cancelled
+    on_parent_failure: OnParentFailure = "bury"  # what to do with it if one of them dies or is cancelled
     before: str | None = None  # id of a job that waits for others, and from now on for this one, too (R87)
 
 
@@ -123,7 +123,7 @@ class Enqueued(Struct, frozen=True):
     id: str
     created: bool
     replaced: bool = False  # on_conflict "replace" or "debounce" updated the call of an unstarted job
-    waits: bool = False  # this call created it, and no other, and its group has no room for it yet
+    waits: bool = False  # this call created only this job, and its group has no room for it yet
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -234,17 +234,17 @@ class LogLine(Struct, frozen=True):
     text: str
 
 
-ONLY_SIGNED = b'{"by":'  # options of a job that begin so have who enqueued it, and at most headers: no task option
-BY_CHARS_MAX = 200  # of the name of who called an operator's verb, or why
+ONLY_SIGNED = b'{"by":'  # job options that begin so hold only who enqueued it and perhaps headers, no task option
+BY_CHARS_MAX = 200  # of an operator's name, or of the reason given
 NOTE_CHARS_MAX = 2000  # of a note on a job
-AUTOMATIC = "automatic"  # the text of the mark of a revival that nobody called
+AUTOMATIC = "automatic"  # the mark's text for an automatic revival
 
 
 class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One stored entry of a job's timeline: a transition that the rest of its row does not show (R65).
 
-    `kind` is the verb. A release or snooze has the lease it ended, an operator's verb has who called it. A progress
-    report and a late renewal have the lease they belong to, without its start.
+    `kind` is the verb. A release or snooze names the lease it ended, an operator's verb names the caller. A progress
+    report and a late renewal name the lease they belong to, without its start.
     """
 
     kind: str  # release snooze cancel bury run_now revive retry discard … progress renewal
@@ -256,7 +256,7 @@ class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: float | None = None
     progress: float | None = None
     gap: float | None = None  # renewal: seconds for which the lease was not renewed
-    count: int = 1  # this one, and those before it whose place it took
+    count: int = 1  # this mark and the earlier ones that it replaced
 
 
 def mark_row(job_id: str, mark: Mark) -> dict[str, Any]:
@@ -293,11 +293,11 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
     most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; only for tasks with a dedicated lane
     most_by_group: int | None = None  # jobs of any one group that this worker may hold at once
-    priorities: tuple[int, int] | None = None  # it takes only jobs from this priority to that one
+    priorities: tuple[int, int] | None = None  # lowest and highest priority of the jobs it takes
     bytes_max: int = CLAIM_BYTES_MAX  # total bytes of arguments in the leases; a single job always fits
     sweep_max: int = CLAIM_SWEEP_MAX  # jobs the claim's own promote may touch; its recover ends at most half as many
-    chain_by_queue: Mapping[str, int] = {}  # jobs of a strict group that may be leased together, where it is above 1
-    chained_max: int = 0  # leases in total that may come behind another one in its chain, in addition to `most`
+    chain_by_queue: Mapping[str, int] = {}  # jobs of a strict group that may be leased together, if more than 1
+    chained_max: int = 0  # total leases that may follow another one in a chain, in addition to `most`
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ class Renewal(Struct, frozen=True, kw_only=True):
     cancelled: tuple[str, ...] = ()  # named ids whose cancellation was requested
     released: tuple[str, ...] = ()  # ids the store had as ours that were not named: released at no cost
     unheard: tuple[str, ...] = ()  # named ids whose part of the store did not respond: their deadline did not move
-    commands: tuple[Command, ...] = ()  # that the worker has not answered yet, oldest first
+    commands: tuple[Command, ...] = ()  # those the worker has not answered yet, oldest first
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
@@ -347,7 +347,7 @@ class Promoted(Struct, frozen=True, kw_only=True):
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """What an operator changes of one unstarted job; UNSET keeps a value."""
+    """What an operator changes about one unstarted job; UNSET keeps a value."""
 
     args: bytes | UnsetType = UNSET
     queue: str | UnsetType = UNSET
@@ -419,7 +419,7 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     stopped_by: str | None = None  # id of the dead job that stops it (on_dead="stop")
 
     def number(self, state: str) -> str:
-        """How many jobs are in this state, for display: "1000+" if there are more than were counted."""
+        """How many jobs are in this state, for display: "1000+" if not all of them were counted."""
         return f"{self.counts.get(state, 0)}{'+' if state in self.capped else ''}"
 
 
@@ -451,7 +451,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     cycles: int = 0  # automatic revivals so far
     revive_at: float | None = None  # next automatic revival
     revived_at: float | None = None  # set while the revived job is live
-    options: bytes | None = None  # of its job; filled in by `letter` and `letters` alone
+    options: bytes | None = None  # of its job; filled in only by `letter` and `letters`
 
 
 class Flaw(Struct, frozen=True, kw_only=True):
@@ -618,14 +618,14 @@ OnDead = Literal["go_on", "stop"]
 JobOrder = Literal["fifo", "lifo"]
 LIFO = -1.0  # as a queue's aging, which it excludes: jobs without a group are taken newest first
 
-GROUP_WEIGHT_MAX = 100  # turns of a group a round
-WEIGHED_LINE_MAX = 1000  # ready jobs that are counted to find its place in the line; of more, by their turns
+GROUP_WEIGHT_MAX = 100  # turns per round that a group may have
+WEIGHED_LINE_MAX = 1000  # ready jobs counted to find its place; with more, it is computed from their turns
 READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however high its limit
 RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
 STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
 SERIAL_PREFIX = "one-at-a-time:"  # a group with this prefix is strict whatever its queue's rule
-ORDER_MAX = 2**52 - 1  # of a job's order, either side of 0: datetimes up to the year 2112, in microseconds
-STAGED_LOOKS_MAX = 32  # jobs that a refill looks at, of those that still wait for lower orders
+ORDER_MAX = 2**52 - 1  # largest order, and smallest below 0: microseconds up to the year 2112
+STAGED_LOOKS_MAX = 32  # staged jobs (R104) that a refill looks at
 GROUP_LOOKS_MAX = 64  # ready jobs a claim skips, per lane, because the worker already holds its share of their group
 
 
@@ -644,7 +644,7 @@ class QueueRule(Struct, frozen=True, kw_only=True):
     group_prefetch: int = 1  # consecutive jobs of a strict group that a worker may lease together
     on_dead: OnDead = "go_on"  # what a strict group does when one of its jobs dies
     order_window: float | None = None  # seconds that a job with an order waits for others with lower ones (R104)
-    dead_queue: str | None = None  # where a copy of every job goes that dies (R120)
+    dead_queue: str | None = None  # the queue that gets a copy of every job that dies (R120)
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):
@@ -671,7 +671,7 @@ class Override(Struct, frozen=True, kw_only=True):
     limit: int | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
     apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a dedicated lane
-    weight: int | UnsetType | None = UNSET  # of a group: its turns a round where others have one (R106)
+    weight: int | UnsetType | None = UNSET  # of a group: its turns per round; other groups have one (R106)
 
 
 class Flow(Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ class RollupQuery(Struct, frozen=True, kw_only=True):
     until: float
     queue: str | None = None
     task: str | None = None
-    workers: bool = False  # those of workers instead
+    workers: bool = False  # roll-ups of workers instead
 
 
 class KeptEvent(Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ class EventPage(Struct, frozen=True, kw_only=True):
     """Events in the order of their positions, and where to continue."""
 
     events: tuple[KeptEvent, ...] = ()
-    position: int = 0  # of the last one looked at: ask for those after it next
-    missed: int = 0  # events after the position asked for that are no longer kept
+    position: int = 0  # of the last one read: continue after it
+    missed: int = 0  # events after the requested position that are no longer kept
 
 
 class Recording(Struct, frozen=True, kw_only=True):

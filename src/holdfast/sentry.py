@@ -37,7 +37,7 @@ _instrumented: WeakSet[Holdfast] = WeakSet()
 def instrument(app: Holdfast, *, local_variables: bool = False) -> None:
     """Report failed attempts, timeouts and stalls of this app. Call it once, where the app is made.
 
-    With `local_variables`, frames keep their variables as `sentry_sdk.init` says; these have the jobs' arguments.
+    With `local_variables`, frames keep their variables, as set by `sentry_sdk.init`; these include the jobs' arguments.
     """
     if app in _instrumented:
         raise ConfigurationError("this app is instrumented already. Call holdfast.sentry.instrument() once.")

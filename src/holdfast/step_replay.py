@@ -4,7 +4,7 @@ Created by the first such call of an attempt (durable.py); a handler without one
 are numbered in the order in which they begin, and compared with what is stored: another name at a number means that the
 code has changed under the job. Everything is written as soon as it is known, fenced by the lease.
 
-Each verb is a coroutine. In a sync handler the store is asked by blocking the thread, so that the coroutine never
+Each verb is a coroutine. In a sync handler store calls block the thread, so that the coroutine never
 suspends and runs to its end in one go (`run_here`).
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RESULT_BYTES_MAX = 1_048_576
-WAIT_SECONDS = 365 * 86_400.0  # a wait without a timeout looks again once a year
+WAIT_SECONDS = 365 * 86_400.0  # a wait without a timeout checks again once a year
 STATE_NAME = "state"
 MISSING: Any = object()
 _FIRST_CALL = threading.Lock()
@@ -43,7 +43,7 @@ _IN_STEP: ContextVar[str | None] = ContextVar("holdfast_in_step", default=None)
 
 
 class WaitsFor(Snooze):
-    """A snooze that ends when a signal of that name comes, or after `seconds`."""
+    """A snooze that ends when a signal of that name arrives, or after `seconds`."""
 
     def __init__(self, seconds: float, signal: str) -> None:
         super().__init__(seconds)
@@ -75,7 +75,7 @@ class Replay:
     def __init__(self, context: Context) -> None:
         task = context._task
         self._context = context
-        self._app = None if task is None else task.app  # None: a plain call of the function, outside of any job
+        self._app = None if task is None else task.app  # None: a plain call of the function, outside any job
         self.is_async = _on_a_loop() if task is None else task.is_async
         self._skips_time = self._app is None or self._app._eager is not None
         self._count = itertools.count(1)  # numbers for the calls of this attempt
@@ -177,7 +177,7 @@ class Replay:
         self._open.pop(name, None)
 
     def fault_at_end(self) -> Exception | None:
-        """What is wrong if the handler returns now: a call that is not over, or a stored step that never came."""
+        """What is wrong if the handler returns now: an unfinished call, or a stored step that was not repeated."""
         if self._open:
             names = ", ".join(map(repr, self._open))
             return ConfigurationError(
@@ -219,7 +219,7 @@ class Replay:
     # ------------------------------------------------------------------ sleeps and waits
 
     async def sleep(self, number: int, name: str, seconds: float) -> None:
-        """Give the slot back until the time is over; then the handler runs again and comes past here."""
+        """Release the slot until the time is over; then the handler runs again and continues after this call."""
         try:
             found = await self._known("sleep", name, number)
             if found is None:
@@ -232,7 +232,7 @@ class Replay:
             self._over(name)
 
     async def wait_for(self, number: int, name: str, timeout: float | None, default: Any) -> Any:
-        """The value of a signal; gives the slot back until it comes."""
+        """The value of a signal; releases the slot until it arrives."""
         try:
             found = await self._known("wait", name, number)
             if found is not None and found.value is not None:
@@ -252,7 +252,7 @@ class Replay:
             self._over(name)
 
     async def _fall_asleep(self, number: int, name: str, timeout: float | None, found: Step | None) -> NoReturn:
-        """Store that this lease waits, then snooze. A signal that comes in between makes the snooze end at once."""
+        """Store that this lease waits, then snooze. A signal that arrives in between ends the snooze at once."""
         if self._skips_time:
             raise ConfigurationError(
                 f"signal {name!r} has not been sent. In app.eager() and in a plain call nothing else happens "
@@ -275,9 +275,9 @@ class Replay:
     # ------------------------------------------------------------------ versions and state
 
     async def version(self, name: str, current: int) -> int:
-        """The version that this job has of a piece of the handler: what was current when it first came here.
+        """The version of a part of the handler that this job follows: the one current when it first got here.
 
-        1 if it has gone past here before there was a version.
+        1 if it got past here before there was a version.
         """
         check_name(name, "name of a version")
         if isinstance(current, bool) or not isinstance(current, int) or current < 1:

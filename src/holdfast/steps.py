@@ -1,4 +1,4 @@
-"""What a job remembers between its attempts, as it crosses the backend contract: steps, sleeps, signals, its state.
+"""What a job keeps between its attempts, as it crosses the backend contract: steps, sleeps, signals, its state.
 
 Called by backends, the engine and the public API, like records.py. Holds no behaviour and never does I/O.
 step_replay.py compares these with what a handler does.
@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-# version and state have no place in the handler's order; a signal comes from outside.
+# A version and the state have no place in the handler's order; a signal comes from outside.
 StepKind = Literal["signal", "sleep", "state", "step", "version", "wait"]
 
 STEP_KINDS: tuple[StepKind, ...] = ("signal", "sleep", "state", "step", "version", "wait")
@@ -22,7 +22,7 @@ SIGNALS_MAX = 100  # per job
 
 
 class NewStep(Struct, frozen=True, kw_only=True):
-    """Something to remember, as a handler stores it."""
+    """A step as a handler stores it."""
 
     kind: StepKind
     name: str
@@ -32,7 +32,7 @@ class NewStep(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """Something that a job remembers. A job has one of each kind and name."""
+    """A stored step. A job has one of each kind and name."""
 
     job_id: str
     kind: StepKind
@@ -45,7 +45,7 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Steps(Struct, frozen=True, kw_only=True):
-    """All that a job remembers, by kind and name, and the store's clock when it was read."""
+    """All stored steps of a job, by kind and name, and the store's clock when they were read."""
 
     now: float
     steps: tuple[Step, ...] = ()
@@ -57,7 +57,7 @@ def place_of_step(step: Step) -> str:
 
 
 def step_place(after: str) -> tuple[str, str, str]:
-    """The job, kind and name that a place stands for; the empty one is before all."""
+    """The job, kind and name of a position; "" is before all of them."""
     return msgspec.json.decode(after, type=tuple[str, str, str]) if after else ("", "", "")
 
 

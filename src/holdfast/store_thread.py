@@ -6,6 +6,8 @@ Started lazily, ended by `stop`; a forked child abandons it to the parent. Never
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import contextlib
 import os
 import random
@@ -42,7 +44,7 @@ _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes ef
 
 def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
     """Reject a blocking call on a thread whose event loop is running: it would block that loop."""
-    loops = sys.modules.get("asyncio")  # where nobody has imported it, no loop runs
+    loops = sys.modules.get("asyncio")  # if it was never imported, no loop runs
     if loops is not None and loops._get_running_loop() is not None:
         advice = advice or f"Use `await {twin}`."
         raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")
@@ -177,8 +179,7 @@ class StoreHandle:
                 self._portal.on_stop(backend.close)
                 if self._unattended is not None:  # of `opened_here`: the store thread closes the store from now on
                     self._unattended.detach()
-                # Also runs at exit, so users need not remember close().
-                self._unattended = weakref.finalize(self, Portal.stop, self._portal)
+                self._unattended = _when_collected(self, self._portal.stop)
                 self._opening = asyncio.Lock()
                 self._waiter = Waiter()
                 self._open = False
@@ -270,7 +271,7 @@ class StoreHandle:
         with self._guard:
             if self._portal is None and self._backend is backend and not self._open:
                 self._open = True
-                self._unattended = weakref.finalize(self, backend.close_here)
+                self._unattended = _when_collected(self, backend.close_here)
         return self.opened
 
     def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
@@ -304,11 +305,55 @@ class StoreHandle:
 
 _gates: weakref.WeakSet[StoreHandle] = weakref.WeakSet()
 _forgotten: list[object] = []  # in a forked child: objects the parent still uses; never touched, never freed
+_closings: dict[int, _thread.LockType] = {}  # each held until the store of a collected handle is closed
+
+
+def _when_collected(gate: StoreHandle, close: Callable[[], None]) -> weakref.finalize[Any, StoreHandle]:
+    finalizer = weakref.finalize(gate, _close_apart, close)
+    finalizer.atexit = False  # `_close_all` does that, and waits
+    return finalizer
+
+
+def _close_apart(close: Callable[[], None]) -> None:
+    """Close the store of a collected handle in a thread of its own, without waiting for it.
+
+    The collector calls this in any thread, at almost any line, so that thread may hold a lock that closing needs, such
+    as one of `threading` or of the import system. Waiting here would be a deadlock; so would `Thread.start`, which
+    takes such a lock.
+    """
+    closed = _thread.allocate_lock()
+    closed.acquire()
+
+    def run() -> None:
+        try:
+            with contextlib.suppress(Exception):
+                close()
+        finally:
+            _closings.pop(id(closed), None)
+            closed.release()
+
+    _closings[id(closed)] = closed
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # the system refuses another thread; the end of the process closes the store
+        _closings.pop(id(closed), None)
+
+
+def _close_all() -> None:
+    """At exit, so that users need not remember close()."""
+    for gate in list(_gates):
+        gate.close()
+    for closed in list(_closings.values()):
+        closed.acquire(timeout=STOP_SECONDS_MAX)
 
 
 def _forget_all() -> None:
+    _closings.clear()
     for gate in list(_gates):
         gate.forget()
+
+
+atexit.register(_close_all)
 
 
 if hasattr(os, "register_at_fork"):

@@ -24,7 +24,7 @@ def calls(
 ) -> list[BoundCall[Any]]:
     """A call for each subscriber, with those values of the payload that it has parameters for.
 
-    With `id` each call has an id of its own made from it, so that a repeated event makes no second job.
+    With `id`, each call gets an id derived from it, so that a repeated event creates no second job.
     """
     check_name(topic, "topic")
     payload = {} if payload is None else payload

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .operator import Operator
     from .task import Task
 
-HOLDERS_LOOKED_MAX = 10_000  # jobs of the key that are looked at, the newest: one of them may hold it for a window
+HOLDERS_LOOKED_MAX = 10_000  # newest jobs of the key that are read: one of them may hold it for a window
 
 
 class Keys:
@@ -32,7 +32,7 @@ class Keys:
     def free(
         self, key: str, *, queue: str | None = None, task: Task[..., Any] | str | None = None, by: str = ""
     ) -> list[Job[Any]]:
-        """Free a key; returns the jobs that held it. They go on without it, in whatever state they are."""
+        """Free a key; returns the jobs that held it. They continue without it, whatever their state."""
         return [self._app._job(one) for one in self._app._do("keys.free", _freeing(key, queue, task, by))]
 
     async def afree(

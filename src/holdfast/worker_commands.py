@@ -1,7 +1,7 @@
-"""Asking one worker for something, through the store: pause, resume, slots, stacks, stop.
+"""Commands to one worker, sent through the store: pause, resume, slots, stacks, stop.
 
 Inherited by the app. A command is stored beside the worker's row; the worker gets it with its next renewal, carries it
-out once and stores what came of it. These methods wait for that answer. Nothing here talks to the worker directly.
+out once and stores the result. These methods wait for it. Nothing here talks to the worker directly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOK_EVERY_SECONDS = 0.2
 
 
 async def tell(worker: str, command: Command, timeout: float, backend: Backend) -> str:
-    """Give a worker a command and wait for what came of it."""
+    """Send a command to a worker and wait for its result."""
     await backend.command(worker, command)
     deadline = time.monotonic() + timeout
     while True:
@@ -52,7 +52,7 @@ async def tell(worker: str, command: Command, timeout: float, backend: Backend) 
 def asking(
     worker: str, ask: Ask, by: str, timeout: Duration, value: int | None = None
 ) -> Callable[[Backend], Coroutine[Any, Any, str]]:
-    """A validated command, ready to be given."""
+    """A validated command, ready to be sent."""
     command = Command(id=new_id(), ask=ask, value=value, by=check_text(by, "by")[:BY_CHARS_MAX])
     return partial(tell, check_name(worker, "worker"), command, to_seconds(timeout, "timeout="))
 
@@ -61,7 +61,7 @@ class WorkerCommands(Observer):
     """The app's methods about single workers. Each waits until the worker has answered, or raises WorkerSilent."""
 
     def pause_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
-        """Have a worker claim nothing more; what it runs goes on. Returns what it says about it."""
+        """Make a worker stop claiming jobs; those it runs continue. Returns its answer."""
         return self._do("pause_worker", asking(worker, "pause", by, timeout))
 
     async def apause_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
@@ -69,7 +69,7 @@ class WorkerCommands(Observer):
         return await self._ado(asking(worker, "pause", by, timeout))
 
     def resume_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
-        """Have a paused worker claim again."""
+        """Make a paused worker claim jobs again."""
         return self._do("resume_worker", asking(worker, "resume", by, timeout))
 
     async def aresume_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
@@ -79,7 +79,7 @@ class WorkerCommands(Observer):
     def set_worker_slots(
         self, worker: str, slots: int, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS
     ) -> str:
-        """Have a worker use this many slots: from 1 up to the number it was started with."""
+        """Make a worker use this many slots: from 1 up to the number it was started with."""
         return self._do("set_worker_slots", asking(worker, "slots", by, timeout, whole(slots, "slots=", 1)))
 
     async def aset_worker_slots(
@@ -97,7 +97,7 @@ class WorkerCommands(Observer):
         return await self._ado(asking(worker, "stacks", by, timeout))
 
     def stop_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:
-        """Have a worker stop gracefully, as SIGTERM does. Returns when it has begun to."""
+        """Make a worker stop gracefully, as SIGTERM does. Returns when it has begun to."""
         return self._do("stop_worker", asking(worker, "stop", by, timeout))
 
     async def astop_worker(self, worker: str, *, by: str = "", timeout: Duration = ANSWER_WITHIN_SECONDS) -> str:

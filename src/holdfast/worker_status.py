@@ -24,7 +24,7 @@ TASK_LIST_BYTES_MAX = 6 << 10  # of the names of the tasks that a worker has; a 
 MEMORY_STEP_BYTES = 1 << 20  # memory is rounded to this, so an idle runner's status does not change
 
 
-# Why a worker of `holdfast work` has so many slots: --slots says so, some of its tasks need threads, or all are async.
+# Where a worker's number of slots comes from: --slots, or the default for tasks that need threads, or for async ones.
 SlotsFrom = Literal["option", "threads", "async"]
 DEFAULT_SLOTS: Mapping[str, str] = {"threads": "default for threads", "async": "default for async tasks"}
 
@@ -150,7 +150,7 @@ def bounded(portrait: bytes | None) -> bytes | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Commands: what somebody asks one worker to do, stored beside its row.
+# Commands to one worker, stored beside its row.
 
 
 Ask = Literal["pause", "resume", "slots", "stacks", "stop"]
@@ -159,7 +159,7 @@ COMMAND_RESULT_CHARS_MAX = 60_000
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody asks one worker to do. The worker gets it with its next renewal and stores what came of it."""
+    """A command to one worker. The worker gets it with its next renewal and stores the result."""
 
     id: str
     ask: Ask
@@ -167,5 +167,5 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
     at: float = 0.0  # set by the store
     done_at: float | None = None  # set by the store
-    result: str = ""  # what the worker says about it, at most COMMAND_RESULT_CHARS_MAX
+    result: str = ""  # the worker's answer, at most COMMAND_RESULT_CHARS_MAX
     refused: bool = False

@@ -18,7 +18,7 @@ KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 
 
 class Stage:
-    """An app with tasks, and what its callbacks were told."""
+    """An app with tasks, and the calls its callbacks got."""
 
     def __init__(self, app: Holdfast) -> None:
         self.app, self.fired = app, list[tuple[str, dict[str, int]]]()

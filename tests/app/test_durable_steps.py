@@ -227,7 +227,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_handler_is_told_where_it_differs(memory_app: Holdfast, change: str) -> None:
+def test_a_changed_handler_gets_an_error_that_names_the_difference(memory_app: Holdfast, change: str) -> None:
     names = ["a", "b", "c"]
 
     @memory_app.task(name="changing", retry=0)
@@ -373,7 +373,7 @@ def mistakes(app: Holdfast) -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("what", mistakes(Holdfast("memory://")))
-def test_a_mistake_is_told(memory_app: Holdfast, what: str) -> None:
+def test_a_mistake_in_a_handler_is_named_in_its_error(memory_app: Holdfast, what: str) -> None:
     handler, told = mistakes(memory_app)[what]
     job = memory_app.task(name="bad", retry=0)(handler).enqueue()
     memory_app.work(drain=True)
@@ -481,4 +481,4 @@ def test_the_log_tells_what_a_job_waits_for(memory_app: Holdfast, caplog: pytest
     pay.enqueue()
     with caplog.at_level("INFO"):
         memory_app.work(drain=True)
-    assert "again when signal 'paid' comes, or in 60" in caplog.text
+    assert "again when signal 'paid' arrives, or in 60" in caplog.text

@@ -106,7 +106,7 @@ def test_a_deleted_job_is_gone_and_its_call_does_not_bring_it_back(app: Holdfast
         app.delete(job)
 
 
-def test_a_rival_that_finished_first_is_told(app: Holdfast) -> None:
+def test_an_edit_of_a_job_that_has_ended_is_refused(app: Holdfast) -> None:
     job = enqueued(app)
     app.cancel(job)
     with pytest.raises(StateConflict, match="Only jobs that have not started"):

@@ -263,7 +263,7 @@ def test_a_sync_call_on_a_running_loop_names_its_twin(memory_app: Holdfast) -> N
     assert memory_app.counts() == {}
 
 
-def test_the_event_is_told_once_per_job_made(memory_app: Holdfast) -> None:
+def test_the_event_is_emitted_once_per_created_job(memory_app: Holdfast) -> None:
     send = mail(memory_app, key=lambda to: to, group=lambda to: to)
     told: list[EnqueuedEvent] = []
     memory_app.on("enqueued")(told.append)

@@ -1,4 +1,4 @@
-"""Who enqueued a job, as its timeline says: a process, a job, a cron entry, or whoever `by=` names."""
+"""Who enqueued a job, as its timeline says: a process, a job, a cron entry, or the name given as `by=`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_job_that_a_handler_enqueues_names_the_handlers_job() -> None:
         assert by == f"job {job.id} on {this_process().partition(' ')[0]}"
 
 
-def test_a_job_of_a_tick_names_its_entry_whoever_declared_it() -> None:
+def test_a_job_of_a_tick_names_its_entry_however_it_was_declared() -> None:
     app = Holdfast("memory://")
     report = app.task(name="report")(_nothing)
     with app:
@@ -62,7 +62,7 @@ def test_a_job_of_a_tick_names_its_entry_whoever_declared_it() -> None:
         assert app.job(job.id).headers == {"a": "b"}
 
 
-def test_whoever_is_named_by_the_call_is_kept() -> None:
+def test_the_name_given_by_the_call_is_kept() -> None:
     app = Holdfast("memory://")
     send = app.task(name="send")(_nothing)
     with app:

@@ -1,4 +1,4 @@
-"""Input nobody means: it is refused with an error of ours, or taken as what it is, and it never steers a reader."""
+"""Hostile input: it is refused with our error, or stored literally, and it never controls a reader's terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and rates as the app declares them and as operators say them, through both twins."""
+"""Limits and rates declared by the app and overridden by operators, through both twins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening, closing, forking, and calling from wherever one is."""
+"""Opening, closing, forking, and calls from any thread or loop."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastErro
 
 def portals() -> int:
     gc.collect()  # a neighbour's app that nobody holds is not ours to count
+    for closed in list(store_thread._closings.values()):
+        assert closed.acquire(timeout=60.0)
     return sum(thread.name == "holdfast-portal" for thread in threading.enumerate())
 
 
@@ -152,6 +154,31 @@ def test_an_app_nobody_holds_closes_itself(tmp_path: Path) -> None:
         app.task(name="x")(lambda: None).enqueue()
         del app
         gc.collect()
+    assert portals() == before
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_collecting_an_app_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loop: bool) -> None:
+    """The thread that collects may hold a lock that closing needs: as here, of `threading`."""
+    before = portals()
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app.task(name="x")(lambda: None).enqueue()
+    if loop:
+        app.counts()
+    waited: list[str] = []
+    collector, join = threading.current_thread(), threading.Thread.join
+
+    def watched(thread: threading.Thread, timeout: float | None = None) -> None:
+        if threading.current_thread() is collector:
+            waited.append(thread.name)
+            return
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", watched)
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        del app
+        gc.collect()
+    assert waited == []
     assert portals() == before
 
 
@@ -337,7 +364,7 @@ def test_the_backend_may_be_asked_for_on_a_running_loop(app: Holdfast) -> None:
 def test_an_enqueue_does_not_fail_because_the_rules_cannot_be_declared(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody holds the tables a rule is kept in: the job is stored, and the rule is told when it can be."""
+    """Another session locks the tables of rules: the job is stored, and the rule is declared later."""
     monkeypatch.setattr(store_thread, "DECLARE_AGAIN_SECONDS", 0.01)
     app.queue("mail", limit=3)
     task = app.task(name="send", queue="mail")(lambda: None)

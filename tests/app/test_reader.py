@@ -1,4 +1,4 @@
-"""What an operator asks of the store through the app: workers, logs, time, prune, dump; and an app aimed elsewhere."""
+"""What an operator reads from the store through the app: workers, logs, time, prune, dump; an app with another URL."""
 
 from __future__ import annotations
 

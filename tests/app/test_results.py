@@ -1,4 +1,4 @@
-"""Waiting for results, and the job in one's hand."""
+"""Waiting for results, and the Job object."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_a_task_known_by_name_refuses_what_needs_its_code(memory_app: Holdfast, 
         memory_app.task_by_name("pdf.render", **wrong)
 
 
-def test_imports_are_left_to_whoever_runs_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_are_left_to_the_process_that_runs_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Holdfast("memory://", imports="no.such.module")
     assert app.imports == ("no.such.module",)
     with pytest.raises(ModuleNotFoundError):

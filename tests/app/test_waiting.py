@@ -1,4 +1,4 @@
-"""One look for all who wait, and following a job."""
+"""One poll for all waiters, and following a job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_wait_of_no_time_looks_once(memory_app: Holdfast) -> None:
         done.result(timeout=0)
 
 
-def test_what_fails_while_looking_is_told_to_all_and_the_next_wait_looks_again(
+def test_an_error_while_polling_reaches_all_waiters_and_the_next_wait_polls_again(
     memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = memory_app.task_by_name("x").options(delay=60).enqueue()

@@ -1,4 +1,4 @@
-"""A store that is away for a moment ends nobody's wait for a result; one that stays away does."""
+"""A short outage of the store ends no wait for a result; a long one does."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def wait(store: Store) -> Any:
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), OutcomeUnknown("ended")])
-def test_who_waits_already_waits_on_through_a_moments_absence(error: HoldfastError) -> None:
+def test_a_waiter_keeps_waiting_through_a_short_outage(error: HoldfastError) -> None:
     store = Store(None, error, error, None, error, "a")
     assert wait(store) == "a"
     assert store.looks == 6
 
 
-def test_who_comes_to_a_store_that_is_away_is_told_at_once() -> None:
+def test_a_new_waiter_fails_at_once_if_the_store_is_away() -> None:
     store = Store(BackendUnavailable("away"))
     with pytest.raises(BackendUnavailable):
         wait(store)
@@ -65,7 +65,7 @@ def test_another_error_is_everybodys_at_once() -> None:
     assert store.looks == 2
 
 
-def test_a_newcomer_is_told_and_who_waits_already_is_not() -> None:
+def test_during_an_outage_a_new_waiter_fails_and_earlier_ones_do_not() -> None:
     async def run() -> None:
         waiter, store = Waiter(), Store(None)
         old = asyncio.create_task(waiter.wait("a", 60, cast(Backend, store)))

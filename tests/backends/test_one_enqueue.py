@@ -1,4 +1,4 @@
-"""One job enqueued through an app, by the short way the store has for it: the same on every store."""
+"""One job enqueued through an app, by the store's fast path: the same on every store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_rule_declared_after_the_first_job_is_stored_before_the_next(app: Hold
     async def nothing() -> None:
         pass
 
-    for _ in range(2):  # the second goes the short way
+    for _ in range(2):  # the second takes the fast path
         nothing.enqueue()
     app.queue("mail", limit=3)
     late = nothing.using(queue="mail")

@@ -1,4 +1,4 @@
-"""A wait for work that is given up in the very turn in which it would end is given up, not gone on with."""
+"""A wait for work that is cancelled in the very loop iteration in which it would end is cancelled."""
 
 from __future__ import annotations
 

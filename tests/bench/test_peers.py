@@ -1,4 +1,4 @@
-"""Which peers a run takes, and what becomes of one that cannot be had."""
+"""Which peers a run takes, and what happens to one that is not available."""
 
 from __future__ import annotations
 

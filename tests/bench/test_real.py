@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,8 @@ from bench.places import Area, Reading
 from bench.scenario import Setting
 from bench.scenarios import real
 from bench.scenarios.real import ROWS, Row, at_best, at_defaults, jobs_for
+
+from holdfast.options.workers import SLOTS_ASYNC, SLOTS_DEFAULT
 
 ROW = {row.name: row for row in ROWS}
 
@@ -49,8 +52,17 @@ def test_at_defaults_nobody_is_given_slots_threads_or_processes() -> None:
     for row in ROWS:
         for name, one in found(at_defaults, row).items():
             assert one.settings["BENCH_DEFAULTS"] == "1"
-            if name != "holdfast":
+            if name not in ("holdfast", "limit"):
                 assert not {"BENCH_SLOTS", "BENCH_THREADS", "BENCH_PROCESSES"} & set(one.settings)
+
+
+def test_at_defaults_the_limit_is_the_handler_in_as_many_slots_as_our_worker_has() -> None:
+    blocking = found(at_defaults, ROW["20 ms of blocking I/O, 100 at once"])["limit"].settings
+    awaiting = found(at_defaults, ROW["50 ms of awaiting, 1,000 at once"])["limit"].settings
+    assert blocking["BENCH_THREADS"] == str(SLOTS_DEFAULT)
+    assert awaiting["BENCH_SLOTS"] == str(SLOTS_ASYNC)
+    assert blocking["BENCH_PROCESSES"] == awaiting["BENCH_PROCESSES"] == str(os.cpu_count())
+    assert "limit" not in found(at_defaults, ROW["no-op"])
 
 
 def test_a_slow_peer_gets_fewer_jobs() -> None:

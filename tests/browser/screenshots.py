@@ -1,6 +1,6 @@
 """Pictures of every screen: `python -m tests.browser.screenshots FOLDER [PATH …]`, in both themes, wide and on a phone.
 
-For the eyes of whoever changes the dashboard, and for the docs. The pictures are made, never committed.
+For people who change the dashboard, and for the docs. The pictures are never committed.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_selected_jobs_are_moved_and_ranked_in_the_dialog(tmp_path: Path) -> Non
             found = await one.axe("light") + await one.axe("dark")
             await one.page.fill("#change [name=queue]", "slow")
             await one.page.fill("#change [name=priority]", "9")
-            await one.page.click("#change >> text=Move or rank")
+            await one.page.click("#change >> text=Move or reprioritize")
             await one.sees("1 job changed", ".toast")
             job = await shop.app.ajob(shop.ids["scheduled"])
             assert (job.queue, job.priority) == ("slow", 9)
@@ -164,7 +164,7 @@ def test_a_queue_is_obliterated_only_if_its_name_is_typed(tmp_path: Path) -> Non
     chromium().run(walk())
 
 
-def test_the_list_stands_still_while_somebody_selects(tmp_path: Path) -> None:
+def test_the_list_does_not_change_during_a_selection(tmp_path: Path) -> None:
     async def walk() -> None:
         async with shop_in_a_tab(url_of("sqlite", tmp_path)) as (shop, one):
             await one.open("/jobs?q=queue:billing")

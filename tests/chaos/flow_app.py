@@ -88,7 +88,7 @@ def note(what: str, **facts: object) -> None:
 
 
 def hold(ctx: Context, label: str, n: int, seconds: float, until: str | None) -> int:
-    """Run for so long and then, if there is an `until`, until the file of that name appears in the folder."""
+    """Run for this long and then, if there is an `until`, until the file of that name appears in the folder."""
     facts = {"job": ctx.id, "label": label, "n": n, "fence": ctx.fence}
     note("start", **facts)
     end = time.monotonic() + seconds

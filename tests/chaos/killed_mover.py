@@ -84,7 +84,7 @@ async def run(source: str, target: str, kill_at: int, when: str, inside: bool) -
 
 
 def forked(*words: Any) -> tuple[int, str]:
-    """Run a mover in a process of its own; answers its exit code, as subprocess tells it, and what it said."""
+    """Run a mover in a process of its own; returns its exit code, as subprocess does, and its output."""
     with tempfile.TemporaryFile() as said:
         pid = os.fork()
         if pid == 0:

@@ -252,7 +252,7 @@ class Family:
         return guard
 
     def runners(self, count: int = 1) -> list[int]:
-        """The runner processes, once there are so many."""
+        """The runner processes, once there are this many."""
         guard = self.guard()
         found = until(lambda: now if len(now := children(guard)) >= count else None, what="runners")
         self.seen |= {guard, *found}

@@ -1,4 +1,4 @@
-"""Workers and producers on hosts whose clocks are off by an hour: the store's clock decides, nobody's else."""
+"""Workers and producers on hosts whose clocks are off by an hour: the store's clock decides, and no other."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Push = dict[str, Any]
 
 
 class Story:
-    """What was pushed under one key of one task, and what became of it."""
+    """What was pushed under one key of one task, and how it ended."""
 
     def __init__(self, crew: Crew, jobs: dict[str, JobRecord], task: str, label: str) -> None:
         self.jobs = jobs
@@ -113,7 +113,7 @@ def throttled(story: Story) -> None:
 
 
 def debounced(story: Story) -> None:
-    """Each job runs with the arguments of the last push, so long after it, and never later than its longest wait."""
+    """Each job runs with the arguments of the last push, `wait` after it, and never later than its longest wait."""
     assert len(story.ran) > 1
     for push in story.pushes:
         assert push["created"] != push["replaced"]  # a push is never passed over

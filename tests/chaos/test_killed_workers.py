@@ -1,4 +1,4 @@
-"""kill -9 of real workers: the group drains in order whoever notices first, nothing overlaps, counters are exact."""
+"""kill -9 of real workers: the group drains in order whoever notices, nothing overlaps, counters are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runners that die, block or overrun: known at once, charged to the guilty job, free for its neighbours."""
+"""Runners that die, block or overrun: noticed at once, charged to the job to blame, free for the others."""
 
 from __future__ import annotations
 

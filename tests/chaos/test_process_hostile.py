@@ -1,4 +1,4 @@
-"""Handlers that do what no handler should: their own job pays, nobody else does, and nothing is left behind."""
+"""Handlers that do what no handler should: only their own job is affected, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -435,7 +435,7 @@ def test_a_worker_without_standard_streams_works(hostile: ProcessScene) -> None:
         ("os.kill(os.getpid(), 9)", "a runner process was killed by SIGKILL before it was ready"),
     ],
 )
-def test_an_app_that_cannot_be_had_is_told_in_a_sentence(stage: ProcessScene, code: str, says: str) -> None:
+def test_an_app_that_cannot_be_imported_gets_one_sentence(stage: ProcessScene, code: str, says: str) -> None:
     stage.change_code("VERSION = 1", code)
     family = stage.start()
     assert family.keeper.wait(90) == 7
@@ -447,7 +447,7 @@ def test_an_app_that_cannot_be_had_is_told_in_a_sentence(stage: ProcessScene, co
     ("words", "says"),
     [(("--url", "nonsense://x"), "scheme nonsense"), (("--health-port", "256.0.0.1:1"), "cannot be used for probes")],
 )
-def test_a_slip_on_the_command_line_is_told_in_a_sentence(
+def test_a_mistake_on_the_command_line_gets_one_sentence(
     stage: ProcessScene, words: tuple[str, ...], says: str
 ) -> None:
     family = stage.start(*words)

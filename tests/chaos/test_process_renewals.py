@@ -1,4 +1,4 @@
-"""Renewals are never more than half a lease apart, whatever handlers do. The store's own word is asked."""
+"""Renewals are never more than half a lease apart, whatever handlers do, according to the store."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Shell:
         return result
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """The one document the command prints, whatever becomes of it."""
+        """The one document the command prints, whatever its exit code."""
         return json.loads(self(*words, "--json", code=code).stdout)
 
     def error(self, *words: str, code: int) -> dict[str, str]:

@@ -67,7 +67,7 @@ def test_a_password_in_a_path_is_not_shown(empty: Shell) -> None:
         "import holdfast; app = holdfast.Holdfast('mysql://bob:s3cret@host/db')",
     ],
 )
-def test_whatever_a_module_raises_while_it_loads_is_told_with_the_users_line(shell: Shell, line: str) -> None:
+def test_whatever_a_module_raises_while_it_loads_is_reported_with_the_users_line(shell: Shell, line: str) -> None:
     words = put(shell, "broken", f"\n{line}\n")
     message = shell.error("work", *words, code=7)["message"]
     assert f"{words[0].removesuffix(':app')}.py:2" in message

@@ -54,7 +54,7 @@ def test_the_table_shows_verdict_finding_and_next_step(shell: Shell, monkeypatch
     lines = shell("doctor", code=1).stdout.splitlines()
     assert lines[0].split() == ["verdict", "about", "finding"]
     text = "\n".join(lines)
-    assert "queues with due jobs and no worker: video (1)." in text
+    assert "queues with due jobs but no live worker: video (1)." in text
     assert "> Start a worker that serves them" in text
     monkeypatch.delenv("COLUMNS")  # piped: one line each, for grep
     piped = shell("doctor", code=1).stdout.splitlines()

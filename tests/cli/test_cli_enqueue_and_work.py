@@ -134,7 +134,7 @@ def test_work_drains_and_sums_up(shell: Shell) -> None:
     words = ["work", f"{shell.module}:app", "--app-dir", str(shell.directory), "--drain", "--slots", "2"]
     result = shell(*words)
     assert "working for" in result.stderr
-    assert "stopped: 1 succeeded, 1 failed attempt, 0 left." in result.stderr
+    assert "stopped: 1 succeeded, 1 failed attempt, 0 jobs left." in result.stderr
     document = shell.json(*words)
     assert {name: document[name] for name in ("succeeded", "failed", "left")} == {
         "succeeded": 0,

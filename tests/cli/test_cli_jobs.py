@@ -1,4 +1,4 @@
-"""Commands that look: jobs, job, explain, workers, stats, queues, groups, group."""
+"""Commands that read: jobs, job, explain, workers, stats, queues, groups, group."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_job_shows_a_suspect(shell: Shell) -> None:
     assert any("suspect" in sentence for sentence in shell.json("explain", "abc-1")["explanation"]["reasons"])
 
 
-def test_an_ambiguous_prefix_is_told_with_some_of_the_ids(shell: Shell) -> None:
+def test_an_ambiguous_prefix_is_refused_with_some_of_the_ids(shell: Shell) -> None:
     for number in range(8):
         shell.job(id=f"abc-{number}")
     error = shell.error("job", "abc", code=2)

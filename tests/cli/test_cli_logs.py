@@ -102,6 +102,8 @@ def test_a_crash_is_one_message(tmp_path: Path) -> None:
     [job] = enqueue(tmp_path, "crash", queue="crash", max_stalls=0)
     said = work(tmp_path, "crash")
     about = said[said.index("ERROR") :].splitlines()
-    assert "ended with exit code 9 while it ran 1 job:" in about[0] and "wait status" not in said
-    assert f"job {job} (crash), attempt 1" in about[1] and f"dead, `holdfast job {job}` shows more" in about[1]
+    assert "ended with exit code 9 while running 1 job:" in about[0] and "wait status" not in said
+    assert (
+        f"job {job} (crash), attempt 1" in about[1] and f"it is dead now; `holdfast job {job}` shows more" in about[1]
+    )
     assert said.count(job) == 3  # its start, and the two in that message

@@ -28,6 +28,8 @@ def test_a_key_is_freed(shell: Shell) -> None:
     assert "j1" in shell("keys", "free", "k", "--yes").stdout
     assert shell.json("enqueue", "t", "--key", "k", "--id", "j2")["job"]["created"] is True
     shell("keys", "free", "none", "--yes", code=3)
+    advice = shell.error("keys", "free", "k", code=2)
+    assert "Add --yes" in str(advice) and "--dry-run" not in str(advice)  # it has no such option
 
 
 def test_a_cancel_has_a_reason(shell: Shell) -> None:

@@ -55,7 +55,7 @@ def test_bulk_needs_a_yes_where_nobody_can_be_asked(shell: Shell) -> None:
     for number in range(3):
         shell.job(id=f"j{number}", queue="mail")
     other = shell.job(queue="pdf")
-    assert "no terminal to ask" in shell.error("cancel", "--query", "queue:mail", code=2)["message"]
+    assert "no terminal to confirm" in shell.error("cancel", "--query", "queue:mail", code=2)["message"]
     assert shell.json("cancel", "--query", "queue:mail", "--dry-run")["would_change"] == ["j0", "j1", "j2"]
     assert state(shell, "j0") == "ready"
     result = shell("cancel", "--query", "queue:mail", "--yes")

@@ -1,4 +1,4 @@
-"""Commands about the store as a whole, and stores that cannot be had."""
+"""Commands about the store as a whole, and stores that cannot be reached."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_migrate_makes_a_store_and_may_be_repeated(empty: Shell) -> None:
 
 def test_audit_says_what_holds_and_what_does_not(shell: Shell) -> None:
     shell.job(id="j1", queue="mail", group="ann")
-    assert shell("audit").stdout.startswith("all holds: 1 job, 1 group, 0 letters")
+    assert shell("audit").stdout.startswith("ok: checked 1 job, 1 group, 0 letters")
     assert shell.json("audit")["violations"] == []
     connection = sqlite3.connect(shell.directory / "jobs.db")
     with connection:
@@ -72,7 +72,7 @@ def test_prune_keeps_what_is_promised(shell: Shell) -> None:
     assert shell.json("prune", "--dry-run")["would_prune"] == 0
     assert shell.json("prune")["pruned"] == 0
     assert "at least 10m" in shell.error("prune", "--older-than", "5m", "--yes", code=2)["message"]
-    assert "no terminal to ask" in shell.error("prune", "--older-than", "7d", code=2)["message"]
+    assert "no terminal to confirm" in shell.error("prune", "--older-than", "7d", code=2)["message"]
     assert shell.json("prune", "--older-than", "7d", "--yes")["pruned"] == 0
 
 
@@ -95,7 +95,7 @@ def test_a_newer_schema_is_its_own_exit_code(shell: Shell) -> None:
     assert shell.error("jobs", code=5)["code"] == "schema"
 
 
-def test_a_file_that_is_no_store_is_told_without_a_traceback(empty: Shell, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported_without_a_traceback(empty: Shell, tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("these are not the bytes you are looking for, by any means" * 50)
     result = empty("jobs", code=2)
     assert result.stderr.startswith("error: ")

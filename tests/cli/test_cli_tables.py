@@ -14,7 +14,7 @@ from holdfast.cli.output import Printer
 Row = tuple[str, ...]
 COLUMNS = ("entry", "next", "when", "task", "fired", "note")
 ROWS = [
-    ("shop.morning_report", "in 23h", "0 9 * * MON-FRI Europe/Berlin", "shop.morning_report", "3", "made at run time"),
+    ("shop.morning_report", "in 23h", "0 9 * * MON-FRI Europe/Berlin", "shop.morning_report", "3", "added at run time"),
     ("bob", "48s ago", "every 300 s", "shop.clean", "12345", ""),
 ]
 
@@ -37,7 +37,7 @@ def test_a_table_fits_its_terminal_and_shows_every_column(width: int) -> None:
     head, first, second = lines[0], lines[-2], lines[-1]
     assert len(head.split()) == len(COLUMNS)
     assert first.startswith("shop.morning_report  in 23h") and second.startswith("bob                  48s ago")
-    assert first.endswith(("made at run time", "…"))  # what is cut says so
+    assert first.endswith(("added at run time", "…"))  # what is cut says so
 
 
 def test_a_wide_terminal_cuts_nothing() -> None:

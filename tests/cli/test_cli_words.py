@@ -1,4 +1,4 @@
-"""One meaning of -q, `ls` everywhere, short ids on narrow terminals, completion, and what may have been meant."""
+"""One meaning of -q, `ls` everywhere, short ids on narrow terminals, completion, and suggestions for typos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two stores that go the same random way answer alike at every step and look alike after every few.
+"""Two stores on the same random walk return the same at every step and hold the same after every few.
 
 The reference is the plainest reading of the contract, so the stores are held against it. All that is stored is in a
 dump, so every few steps the dumps are compared. All verbs that read are asked, which takes ten times as long, where

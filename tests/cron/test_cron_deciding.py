@@ -50,7 +50,7 @@ def test_a_due_tick_makes_one_job_and_moves_on() -> None:
     assert (after(tick).fired, after(tick).skipped, after(tick).last_job) == (1, 0, job.id)
 
 
-def test_whoever_decides_makes_the_same_job_and_no_two_ticks_share_one() -> None:
+def test_every_worker_that_decides_makes_the_same_job_and_no_two_ticks_share_one() -> None:
     entry = entry_of("* * * * *", jitter=30)
     one, other = decided(entry, START + MINUTE), decided(entry, START + MINUTE + 20)
     assert one.jobs == other.jobs

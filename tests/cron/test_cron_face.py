@@ -159,7 +159,7 @@ def test_a_paused_entry_rests_and_goes_on_from_then(app: Holdfast) -> None:
         assert app.cron.resume("report") == resumed
 
 
-def test_the_next_ticks_are_told(app: Holdfast) -> None:
+def test_the_next_ticks_are_listed(app: Holdfast) -> None:
     nightly(app)
     with sandbox(app, start=START) as box:
         box.drain()

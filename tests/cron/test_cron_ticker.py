@@ -1,4 +1,4 @@
-"""Many tickers on one store: each tick is fired once, whoever is killed and wherever the clock goes."""
+"""Many tickers on one store: each tick is fired once, whichever is killed and wherever the clock goes."""
 
 from __future__ import annotations
 

@@ -141,12 +141,12 @@ def test_a_stopped_group_is_shown_and_goes_on_without_its_dead_job(app: Holdfast
         visitor, target = Browser(dashboard(app)), {"queue": "billing", "group": "customer:2"}
         assert "stopped</span>" in await visitor.page("/groups")
         shown = await visitor.page("/group?queue=billing&name=customer:2")
-        assert "Go on without the dead job" in shown
+        assert "Continue without the dead job" in shown
         assert dead.id in shown
         assert "Its group is stopped" in await visitor.page(f"/job?id={behind.id}")
         assert "Resumed" in await visitor.said(await visitor.post("/do/resume", {**target, "skip_dead": "1"}))
         assert (await app.ajob(behind.id)).state == "ready"
-        assert "Go on without" not in await visitor.page("/group?queue=billing&name=customer:2")
+        assert "Continue without" not in await visitor.page("/group?queue=billing&name=customer:2")
 
     asyncio.run(walk())
 

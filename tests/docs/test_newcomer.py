@@ -100,7 +100,7 @@ def test_the_readme_leads_to_a_first_job(tmp_path: Path, environment: dict[str, 
 
 def test_the_tutorial_can_be_followed_from_top_to_bottom(tmp_path: Path, environment: dict[str, str]) -> None:
     printed = follow(DOCS / "tutorial.md", tmp_path, environment)
-    for expected in ("hello Ann", "https://example.com after 3 attempts", "the card has expired", "all holds"):
+    for expected in ("hello Ann", "https://example.com after 3 attempts", "the card has expired", "no violations"):
         assert expected in printed
     assert str(ROOT) not in printed, "nothing comes from the source tree"
     assert printed.count("$ holdfast ") >= 10

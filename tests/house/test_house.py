@@ -265,7 +265,7 @@ FOLDERS = [ROOT, *(ROOT / "backends" / store for store in ("sqlite", "postgres",
 
 
 def test_everything_that_the_page_of_rules_names_exists() -> None:
-    """The page tells whoever changes a rule where it is written; its counts are those of its rows."""
+    """The page lists where each rule is written; its counts are those of its rows."""
     rows = [line.split("|")[1:-1] for line in PLACES.splitlines() if line.startswith("| ") and "`" in line]
     assert len(rows) == 23
     total = 0

@@ -276,6 +276,11 @@ def test_an_operators_word_sets_a_task_apart_or_lets_it_back() -> None:
     assert found(job(1, "ready", task="mail.capped", lane=0), tasks=TASKS, overrides=(lifted,)) == []
 
 
+def test_a_workers_override_for_an_unknown_task_sets_only_its_lane() -> None:
+    """Every worker that meets a task it does not know stores one: that is no violation."""
+    assert found(job(1, "ready", lane=3), overrides=(said(task="mail.send", apart=True),)) == []
+
+
 def test_more_may_run_than_a_limit_that_was_lowered() -> None:
     running = [job(number, "running") for number in (1, 2, 3)]
     assert found(*running, queues=({"name": "mail", "limit": 2},), tasks=({"name": "fax", "limit": 1},)) == []

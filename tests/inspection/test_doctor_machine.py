@@ -100,7 +100,7 @@ def test_this_machine_is_looked_at_for_true() -> None:
         assert set(found.limits) == {"memory", "cpu", "file"}
 
 
-def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*words: object, **ways: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 

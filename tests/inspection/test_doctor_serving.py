@@ -1,4 +1,4 @@
-"""The doctor on who works and what waits: queues nobody serves, workers that expired, tasks nobody has."""
+"""The doctor on workers and waiting jobs: queues without a worker, expired workers, tasks that no worker has."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_each_gap_is_found_and_nothing_else(change: dict[str, Any], found: dict[
     assert all(one.next for one in judge_service(service, APP) if one.verdict != "fine")
 
 
-def test_a_worker_that_cannot_isolate_is_told_where_tasks_want_it() -> None:
+def test_a_worker_that_cannot_isolate_is_reported_if_tasks_need_it() -> None:
     embedded = replace(SOUND, workers=[replace(WORKER, isolates=False)])
     assert verdicts(embedded) == {}
     assert verdicts(embedded, replace(APP, isolated=frozenset({"pdf"}))) == {"isolation": "note"}
     assert verdicts(SOUND, replace(APP, isolated=frozenset({"pdf"}))) == {}
 
 
-def test_names_and_numbers_are_told_the_largest_first_and_not_without_end() -> None:
+def test_names_and_numbers_are_listed_largest_first_and_up_to_a_bound() -> None:
     many: Mapping[str, Mapping[State, int]] = {f"q{n}": {State.READY: n} for n in range(1, 10)}
     text = finding(replace(SOUND, counts=many), "queues").text
     assert "q9 (9), q8 (8), q7 (7), q6 (6), q5 (5) and 4 more" in text

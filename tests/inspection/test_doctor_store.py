@@ -108,7 +108,7 @@ def test_each_fault_is_found_and_nothing_else(change: dict[str, Any], found: dic
     assert all(one.next for one in judge_store(look) if one.verdict == "wrong")
 
 
-def test_the_way_a_clock_is_off_is_told() -> None:
+def test_a_clock_that_is_off_is_reported_as_ahead_or_behind() -> None:
     for off, words in ((5.0, "ahead of"), (-5.0, "behind")):
         (clock,) = [
             one for one in judge_store(replace(SOUND["sqlite"], difference_seconds=off)) if one.about == "clock"

@@ -56,7 +56,7 @@ def test_a_ready_job_whose_workers_are_all_busy() -> None:
         await backend.enqueue([NewJob(id="j0", task="t"), NewJob(id="j1", task="t")])
         await claim(backend)
 
-    assert explained(scene).summary == "It is ready; all 1 slots of the 1 worker serving it are busy."
+    assert explained(scene).summary == "It is ready, but no slot is free: 1 live worker, 1 slot."
 
 
 def test_a_ready_job_that_may_be_claimed_at_once() -> None:
@@ -65,7 +65,7 @@ def test_a_ready_job_that_may_be_claimed_at_once() -> None:
         await backend.enqueue([NewJob(id="j1", task="t")])
 
     told = explained(scene)
-    assert "may be claimed at once by 1 live worker" in told.summary
+    assert "can be claimed now by 1 live worker" in told.summary
     assert told.reasons == ("1 job of queue 'default' ready, this one among them.",)
 
 
@@ -85,7 +85,7 @@ def test_a_suspect_says_that_it_runs_alone_next() -> None:
         await settle(backend, lease, Ending.STALLED)
 
     told = explained(scene)
-    assert told.reasons[0].startswith("It is a suspect: its process died; it runs alone next")
+    assert told.reasons[0].startswith("It is a suspect: its process died. It runs alone next")
 
 
 @pytest.mark.parametrize("isolates", [True, False])
@@ -98,16 +98,16 @@ def test_a_running_suspect_says_whether_it_is_alone_now(isolates: bool) -> None:
         await backend.claim(ClaimRequest(worker="w2", call=1, queues=("default",), most=1))
 
     told = explained(scene)
-    assert ("It is a suspect: its process died in the attempt before; now it runs alone." in told.reasons) is isolates
+    assert ("It is a suspect: its process died in the previous attempt; now it runs alone." in told.reasons) is isolates
 
 
 @pytest.mark.parametrize(
     ("max_stalls", "alone", "sentence"),
     [
-        (0, True, "its process died 1 time (cap 0)"),
-        (0, False, "its process died 1 time among other jobs (cap 0)"),
-        (1, True, "its process died 2 times (cap 1)"),
-        (1, False, "its process died 11 times among other jobs (cap 10)"),
+        (0, True, "its process died once (0 allowed)"),
+        (0, False, "its process died once among other jobs (0 allowed)"),
+        (1, True, "its process died twice (1 allowed)"),
+        (1, False, "its process died 11 times among other jobs (10 allowed)"),
     ],
 )
 def test_a_job_that_died_with_its_process_says_how_often(max_stalls: int, alone: bool, sentence: str) -> None:
@@ -131,7 +131,7 @@ def test_a_job_that_is_not_due() -> None:
     assert told.summary.startswith("It is not due until 2")
     assert "(in 60 min)" in told.summary
     assert any("expires if not claimed" in sentence for sentence in told.reasons)
-    assert told.next == ("Wait, or run it at once: `holdfast run-now j1`.",)
+    assert told.next == ("Wait, or run it now: `holdfast run-now j1`.",)
 
 
 def test_a_job_that_backs_off_and_blocks_its_group() -> None:
@@ -184,7 +184,7 @@ def test_a_group_that_a_dead_job_stops() -> None:
     ways = (
         "Run it again, before all others of its group: `holdfast dead revive j1`.",
         "Or give it up: `holdfast dead discard j1`.",
-        "Or go on without it and keep its dead letter: `holdfast resume --queue default --group ann --skip-dead`.",
+        "Or continue without it and keep its dead letter: `holdfast resume --queue default --group ann --skip-dead`.",
     )
     assert told.next == ways
     dead = explained(stopped, "j1")
@@ -207,7 +207,7 @@ def test_a_job_that_waits_for_lower_orders() -> None:
     told = explained(staged)
     assert told.summary.startswith("It waits until ")
     assert "for jobs of its group with an order below 7 (order_window=)." in told.summary
-    assert "It goes sooner, in its order, if a later job of group 'ann' is due before." in told.reasons
+    assert "It runs earlier, in its order, if a later job of group 'ann' is due before that." in told.reasons
     assert "`holdfast run-now j1`" in told.next[0]
     assert explained(staged, "j2").summary.startswith("It is not due until ")
 
@@ -242,7 +242,7 @@ def test_a_dead_job() -> None:
         await settle(backend, lease, Ending.BURIED, failed=True, reason="failed")
 
     told = explained(scene)
-    assert told.summary.endswith(": its handler failed 1 time and no retry is left.")
+    assert told.summary.endswith(": its handler failed once and no retry is left.")
     assert "Its dead letter counts 1 death of this logical job." in told.reasons
     assert told.next == ("It runs again only if revived: `holdfast dead revive j1`.",)
 
@@ -278,7 +278,7 @@ def test_a_task_the_app_does_not_have() -> None:
         await backend.enqueue([NewJob(id="j1", task="t")])
 
     assert "The app has no task 't'" in explained(scene, tasks={"other"}).summary
-    assert "may be claimed at once" in explained(scene, tasks={"t"}).summary
+    assert "can be claimed now" in explained(scene, tasks={"t"}).summary
 
 
 @pytest.mark.parametrize("delay", [0.0, 3600.0])
@@ -307,7 +307,7 @@ def test_a_worker_with_too_many_tasks_to_list_says_nothing_about_them() -> None:
         await backend.renew("w1", [], seen_call=1, portrait=draw([], tasks=tasks))
         await backend.enqueue([NewJob(id="j1", task="t")])
 
-    assert "may be claimed at once" in explained(scene).summary
+    assert "can be claimed now" in explained(scene).summary
 
 
 def test_an_unknown_job() -> None:
@@ -327,7 +327,7 @@ def test_arguments_are_never_told() -> None:
     ("wanted", "sentence"),
     [
         (lambda backend: backend.pause(Pause(task="u")), "Task 'u' is paused"),
-        (lambda backend: backend.limit(Override(task="u", limit=1)), "Task 'u' runs 1 jobs, and its limit is 1"),
+        (lambda backend: backend.limit(Override(task="u", limit=1)), "Task 'u' runs 1 job, and its limit is 1"),
     ],
     ids=["paused", "limited"],
 )
@@ -368,7 +368,7 @@ def test_a_scheduled_job_of_a_paused_group_says_both() -> None:
     assert any("Its group is paused" in reason and "audit" in reason for reason in told.reasons)
 
 
-def test_a_rate_that_was_raised_is_told_as_the_next_claim_reckons() -> None:
+def test_a_raised_rate_is_explained_as_the_next_claim_computes_it() -> None:
     async def scene(backend: Backend) -> None:
         slow = Rate(1, 3600.0)
         await backend.declare([QueueRule(name="default", rate=slow)], [TaskRule(name="t", rate=slow)])

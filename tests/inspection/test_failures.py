@@ -1,4 +1,4 @@
-"""Failures grouped by cause: what belongs together, the trend, and the bound that is said."""
+"""Failures grouped by cause: what belongs together, the trend, and the bound, which is reported."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_ready_job_says_who_holds_the_slots_and_when_its_turn_may_come() -> No
         backend = MemoryBackend()
         await _scene(backend)
         told = await explain(backend, "new0")
-        assert told.summary == "It is ready; all 1 slots of the 1 worker serving it are busy."
+        assert told.summary == "It is ready, but no slot is free: 1 live worker, 1 slot."
         held = "1 of 1 slots are held by handlers that run far longer than usual: send (1, the longest for 2 h; usually"
         assert any(sentence.startswith(held) for sentence in told.reasons), told.reasons
         assert any("Queue 'q' fills faster than it drains" in sentence for sentence in told.reasons)
@@ -127,6 +127,6 @@ def test_a_ready_job_says_who_holds_the_slots_and_when_its_turn_may_come() -> No
 
 def test_a_backlog_says_when_it_is_done_with() -> None:
     assert turn(BACKLOG).startswith(
-        "At its present pace queue 'mail' is empty in about 100 min: in the last 10 min 100"
+        "At its current pace queue 'mail' will be empty in about 100 min: in the last 10 min 100"
     )
     assert turn(replace(BACKLOG, came=0, ended=0)) == ""

@@ -17,7 +17,7 @@ TABLE = [
     (0, 0, 0, False, False, False, FREE),
     (0, 0, 0, True, False, True, CANCEL),
     (0, 0, 0, True, True, False, BURY),  # at-most-once, the handler may have run: never again
-    (0, 0, 0, False, True, False, BURY),  # whoever else was in that process
+    (0, 0, 0, False, True, False, BURY),  # whatever else ran in that process
     (0, 0, 0, True, True, True, CANCEL),
     (0, 0, 1, True, False, False, AGAIN),  # others count whether begun or not
     (0, 0, 1, True, True, False, AGAIN),

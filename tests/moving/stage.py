@@ -74,7 +74,7 @@ async def with_store(url: str, work: Callable[[Backend], Awaitable[Any]]) -> Any
 
 
 async def furnished(url: str, times: int = 1) -> Tables:
-    """Fill a store with a bit of everything, no live lease; answers what it holds."""
+    """Fill a store with a bit of everything, no live lease; returns what it holds."""
     await split(url)
     world = await World.create(lambda store: _split_store(url))
     try:

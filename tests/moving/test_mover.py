@@ -225,7 +225,7 @@ class Cut(Exception):
 
 
 def cut_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the mover after so many pieces, of few rows each."""
+    """End the mover after this many pieces, of few rows each."""
     monkeypatch.setattr(mover, "PIECE_ROWS_FIRST", 4)
     monkeypatch.setattr(mover, "PIECE_ROWS_MAX", 4)
     done = 0

@@ -83,7 +83,7 @@ class ReferenceBackend(Shard):
 
     @contextlib.contextmanager
     def _step(self, now: float | None = None) -> Iterator[Instant]:
-        """One critical section. It ends with every touched group refilled and whoever waits for work woken."""
+        """One critical section. It ends with every touched group refilled and every waiter woken."""
         with self._lock:
             store = self._store
             at = Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)

@@ -22,7 +22,7 @@ from .store import Store
 
 
 class Elsewhere(Struct, frozen=True):
-    """A parent in another shard, as far as this one has heard."""
+    """A parent in another shard, as last reported."""
 
     shard: str
     state: State = State.SCHEDULED
@@ -81,7 +81,7 @@ def _watch(store: Store, parent: str, shard: str) -> EdgeStatus:
 
 
 def note(store: Store, row: Row) -> None:
-    """A job finished or came back: those that watch it are told."""
+    """A job finished or came back: notify the shards that watch it."""
     for shard, status in store.watchers.get(row.id, {}).items():
         now: EdgeStatus = edge_status(status, row.state, "bury")
         if now != status:

@@ -45,8 +45,8 @@ class Index:
         self.steps: dict[str, dict[tuple[str, str], Step]] = {}  # of each job, by kind and name
         self.propagating: dict[str, None] = {}  # parents whose edges may be out of line, oldest first
         self.elsewhere: dict[str, Elsewhere] = {}  # parents in other shards
-        self.watchers: dict[str, dict[str, EdgeStatus]] = {}  # of a job: shards that are told of its end
-        self.outbox: dict[tuple[PostKind, str], int] = {}  # what other shards must hear, oldest first, with its tick
+        self.watchers: dict[str, dict[str, EdgeStatus]] = {}  # of a job: shards that are notified of its end
+        self.outbox: dict[tuple[PostKind, str], int] = {}  # notes for other shards, oldest first, with their ticks
         self.notes: dict[str, Noted] = {}  # jobs of other shards
         self.ended: dict[str, None] = {}  # jobs that finished or came back in the step under way
         # derived, below: changed by move, insert, remove and keep_letter alone
@@ -61,7 +61,7 @@ class Index:
         self.revivals: Ranked[Logical] = Ranked()
         self.letter_of: dict[str, Logical] = {}  # by the id of the job that holds the letter
         self.counts: defaultdict[str, dict[State, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
-        # for whoever ends the step: groups to refill, queues that may have work
+        # for the end of the step: groups to refill, queues that may have work
         self.touched: dict[GroupName, None] = {}
         self.stirred: set[str] = set()
 

@@ -70,7 +70,7 @@ def lease(row: Row) -> Lease:
 
 
 def scan_jobs(store: Store, query: JobQuery, look: Look) -> Scanned:
-    """Every job in turn, whether it matches or not: whoever asks decides."""
+    """Every job in turn, whether it matches or not: the caller decides."""
     found: list[JobRecord] = []
     rows = size = 0
     place = None if query.before is None else query.order(query.before, query.beyond or 0.0)

@@ -17,7 +17,7 @@ from .store import Store
 
 
 def prune(store: Store, limit: int, wall: float) -> int:
-    """Remove up to `limit` jobs, task by task, the oldest first; answers how many."""
+    """Remove up to `limit` jobs, task by task, the oldest first; returns how many."""
     gone = 0
     for _, rule in sorted(store.task_rules.items()):
         if rule.retain_count is not None:

@@ -1,4 +1,4 @@
-"""How stalls end: ONE routine decides, whether the worker said that its process died or somebody found the worker gone.
+"""How stalls end: ONE routine decides, whether the worker reported its process dead or recover found the worker gone.
 
 Called by lease.py (settle, claim) and backend.py (recover) inside the critical section. The verdict is the
 lifecycle's; the lease ends as every lease does. It never checks a token: the verbs judge who may ask.
@@ -75,7 +75,7 @@ def stall(
     begun: bool,
     retain: float = RETAIN_SECONDS,
 ) -> bool:
-    """End one lease that stalled; answers whether that counted."""
+    """End one lease that stalled; returns whether that counted."""
     verdict = stall_verdict(
         stalls=row.stalls,
         shared_stalls=row.shared_stalls,

@@ -113,7 +113,7 @@ class Store(FlowIndex):
     def refill(self, name: GroupName) -> int:
         """Bring a group to its limit and its rate: waiting jobs in while there is room, ready ones out where too many.
 
-        THE routine that refills; every step that touched a group ends with it. Answers how many became ready.
+        THE routine that refills; every step that touched a group ends with it. Returns how many became ready.
         """
         group = self.groups.get(name)
         if group is None:
@@ -143,7 +143,7 @@ class Store(FlowIndex):
         return made
 
     def _make_way(self, name: GroupName, group: Group) -> int:
-        """Let lower orders go before those that have not started; answers the room this made."""
+        """Let lower orders go before those that have not started; returns the room this made."""
         limit, window = self.group_limit(name), self.order_window(name[0])
         if window is not None and limit > 0 and (limit > group.in_play or group.ready):
             unstarted = [self.jobs[job_id] for job_id in group.waiting] + list(group.ready.values())
@@ -286,7 +286,7 @@ class Store(FlowIndex):
         value: bytes | None = None,
         reason: str | None = None,
     ) -> None:
-        """THE routine that ends leases, whoever noticed: the token is void, the counters say why, the place is free.
+        """THE routine that ends leases, whatever the cause: the token is void, the counters say why, the slot is free.
 
         `into` READY means claimable again by the job's old turn; SCHEDULED, due after `delay`.
         """

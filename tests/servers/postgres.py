@@ -268,7 +268,7 @@ def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
 
 @functools.cache
 def shared_session() -> psycopg.Connection[Any]:
-    """A session of somebody else on the run's server, for who looks often or cleans up."""
+    """A session of another client on the run's server, for frequent reads and cleaning up."""
     connection = psycopg.connect(shared_server().conninfo, autocommit=True)
     atexit.register(connection.close)
     return connection

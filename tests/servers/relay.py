@@ -1,4 +1,4 @@
-"""A moving address before servers of the tests: who connects is passed on to the server it now stands for.
+"""A moving address in front of test servers: connections go to the server that it currently points to.
 
 Connections made earlier stay with their server, as behind DNS, a virtual address or a proxy. Bytes are never altered,
 but for the settings in a greeting, which it can be told to swallow as some poolers do.

@@ -118,7 +118,7 @@ class Server:
         return f"redis+unix://{quote(self.socket)}?prefix={prefix}{more}"
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client of somebody else's, for tests that look or interfere.
+        """Another client, for tests that read or interfere.
 
         It is patient: by itself it would send a command again after five seconds, and some can be said only once.
         """

@@ -28,7 +28,7 @@ MEET_AGAIN_SECONDS = 3.0
 
 
 class Cluster:
-    """So many primaries, each with so many replicas."""
+    """A number of primaries, each with a number of replicas."""
 
     def __init__(self, *, primaries: int = 3, replicas: int = 0, **settings: str) -> None:
         words = {
@@ -65,7 +65,7 @@ class Cluster:
         self.wait(self._have_met, "the nodes to meet")
         for place, node in enumerate(self.replicas):
             primary = self.primaries[place % len(self.primaries)]
-            # Known nodes include those that have not yet told their names: until then this is refused.
+            # Known nodes include those whose names are not known yet: until then this is refused.
             self.wait(functools.partial(self._replicate, node, self.name(primary)), "a replica to be taken")
         self.wait(self.is_sound, "the cluster to be sound")
         return self

@@ -1,4 +1,4 @@
-"""Putting one question to the model and to every store, and comparing everything afterwards.
+"""Makes one call to the model and to every store, and compares everything afterwards.
 
 Called by the random walk, which chooses the questions. Time is virtual: every call carries `now`, nothing sleeps.
 """
@@ -150,7 +150,7 @@ class Asking(RuleBasedStateMachine):
     # ------------------------------------------------------------------ exchange
 
     def exchange_with(self, items: Sequence[ModelEnding], request: ClaimRequest) -> list[Ticket]:
-        """Settle, release and claim; answers the tickets of what was newly leased."""
+        """Settle, release and claim; returns the tickets of new leases."""
         self.model.step += 1
         self.model.now = self.now
         wanted = self.model.exchange(items, request, self.now)
@@ -188,7 +188,7 @@ class Asking(RuleBasedStateMachine):
         return True
 
     def check_leases_still_ours(self, number: int, wanted: ModelExchange, answer: Exchanged) -> None:
-        """Nothing was claimed anew: a repeat answers the leases it gave, as far as they are still ours."""
+        """Nothing was claimed anew: a repeat returns the leases it gave, as far as they are still ours."""
         held = sorted((job.new.id, job.ticket.tokens[number]) for job in wanted.again if job.ticket is not None)
         seen = sorted((lease.id, lease.token) for lease in answer.leases)
         assert seen == held, f"{self.stores[number].scheme} answered the leases {seen}, not {held}"

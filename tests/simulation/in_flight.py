@@ -236,7 +236,7 @@ class InFlight:
 
 
 def walk(scene: Scene, seed: int, loop: asyncio.AbstractEventLoop, start: float) -> float:
-    """Walk once. Answers the time at which the next walk on the same store may begin."""
+    """Walk once. Returns the time at which the next walk on the same store may begin."""
     one = InFlight(scene, seed, start)
     try:
         loop.run_until_complete(one.run())

@@ -1,4 +1,4 @@
-"""A worker as the keeper is one, and the journal of what its handlers did: who ran what, and what the store was told.
+"""A model of the keeper, and the journal of its handlers: what ran, and what the store was sent.
 
 Called by the walk in in_flight.py. A keeper repeats an exchange until it is answered, renews beside it, marks jobs that
 run at most once before they start, and stops handlers before their lease can pass to somebody else.
@@ -57,7 +57,7 @@ class Journal:
             del self.running[lease.id]
 
     def watch(self, message: Message) -> None:
-        """Note what a store carried out: each outcome counts once, however often it is told."""
+        """Record what a store applied: each outcome counts once, however often it is sent."""
         settlements = message.arguments.get("settlements", ())
         answers = message.answer if message.verb == "settle" else getattr(message.answer, "answers", ())
         for settlement, answer in zip(settlements, answers, strict=False):
@@ -111,7 +111,7 @@ class Keeper:
         self.tasks[what] = asyncio.ensure_future(act[what](now))
 
     async def _ask(self, what: str, call: Awaitable[T]) -> T:
-        """A call the keeper may give up on by itself: then nobody knows what became of it."""
+        """A call the keeper may give up on: then its outcome is unknown."""
         task = asyncio.ensure_future(call)
         self.asking[what] = task
         try:
@@ -226,7 +226,7 @@ class Keeper:
         self.journal.stop(lease)
 
     def fence(self, now: float) -> None:
-        """Stop what may pass to somebody else soon; all of it, if no renewal was taken for too long."""
+        """Stop handlers whose lease may expire soon; all of them, if no renewal succeeded for too long."""
         patience = LEASE_SECONDS - MARGIN_SECONDS
         if now >= self.sent + patience and not self.busy("register"):
             self.end()

@@ -37,7 +37,7 @@ AUDIT_SECONDS_MAX = 300.0
 
 
 class Soak:
-    """One store for so long."""
+    """Run one store for this long."""
 
     def __init__(self, store: Store, folder: Path, seconds: float) -> None:
         self.store, self.folder, self.seconds = store, folder, seconds

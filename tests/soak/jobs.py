@@ -73,7 +73,7 @@ def is_dying(pid: str) -> bool:
 
 @contextlib.contextmanager
 def alone(ctx: Context, kind: str, number: int) -> Iterator[None]:
-    """Journal the run; say where somebody else runs this job, or more of its group than its limit allows."""
+    """Journal the run; report if this job also runs elsewhere, or more of its group than its limit allows."""
     with contextlib.ExitStack() as stack:
         if not _lock(stack, [f"job-{ctx.id}"]):
             note(what="overlap", kind=kind, job=ctx.id, fence=ctx.fence)

@@ -78,7 +78,7 @@ class Store:
 
 
 class SqliteStore(Store):
-    """One file; a stranger takes its write lock now and then."""
+    """One file; another process takes its write lock now and then."""
 
     @property
     def url(self) -> str:

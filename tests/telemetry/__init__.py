@@ -1,1 +1,1 @@
-"""Metrics, traces and error reports: what other systems are told about jobs."""
+"""Metrics, traces and error reports: what other systems learn about jobs."""

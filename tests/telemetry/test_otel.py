@@ -121,7 +121,7 @@ def test_each_retry_is_a_span_of_its_own_with_its_exception(seen: Seen, is_async
         (Bury("enough"), "bury", StatusCode.ERROR),
     ],
 )
-def test_a_verdict_is_told_and_only_a_burial_is_an_error(
+def test_a_verdict_is_recorded_and_only_a_burial_is_an_error(
     seen: Seen, verdict: BaseException, outcome: str, status: StatusCode
 ) -> None:
     @seen.app.task(name="decides")

@@ -109,7 +109,7 @@ def test_a_live_worker_is_seen_as_alive(store: str) -> None:
 
 
 class Counted(MemoryBackend):
-    """A store with more queues and tasks than are told apart. It counts how often it is asked."""
+    """A store with more queues and tasks than are counted separately. It counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()

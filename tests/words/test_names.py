@@ -1,4 +1,4 @@
-"""Names: one place says which are good, and what is wrong with the others."""
+"""Names: one place decides which are valid, and what is wrong with the others."""
 
 from __future__ import annotations
 

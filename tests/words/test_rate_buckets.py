@@ -1,4 +1,4 @@
-"""The bucket's arithmetic: never ahead of its rate in any window, a hundredth behind at most, never shut for good."""
+"""The bucket's arithmetic: never ahead of its rate in any window, a hundredth behind at most, never closed forever."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ async def test_a_cancelled_job_is_cancelled_and_the_others_go_on(memory_app: Wor
     assert states == ["succeeded", "cancelled", "succeeded"]
 
 
-async def test_a_handler_whose_jobs_are_all_cancelled_is_cancelled_whoever_was_left_out(memory_app: WorkerApp) -> None:
+async def test_a_handler_whose_jobs_are_all_cancelled_is_cancelled(memory_app: WorkerApp) -> None:
     """One job of the batch has arguments that do not fit: the handler does not know of it."""
     begun = asyncio.Event()
 

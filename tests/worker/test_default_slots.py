@@ -1,4 +1,4 @@
-"""How many jobs a runner of `holdfast work` runs at once if nobody says: by whether its tasks need threads."""
+"""How many jobs a runner of `holdfast work` runs at once by default: it depends on whether its tasks need threads."""
 
 from __future__ import annotations
 

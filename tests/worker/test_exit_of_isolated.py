@@ -16,7 +16,7 @@ from holdfast.worker.processes.runner_process import RunnerProcess, Stage
 
 
 async def ended(wait_status: int, exit_fails: set[str], *, dedicated: bool = True) -> tuple[list[object], list[str]]:
-    """What becomes of one job of task t whose process ended so: settlements, and texts of failures."""
+    """The result for one job of task t whose process ended like this: settlements, and texts of failures."""
     runner = RunnerProcess(Nobody(), 1, 1, dedicated=dedicated)
     runner.handed_over()
     runner.stage = Stage.READY

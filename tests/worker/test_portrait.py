@@ -70,7 +70,7 @@ def test_one_that_is_too_long_is_not_taken() -> None:
 
 
 class Recording(MemoryBackend):
-    """Remembers which portraits came, and fails while told to."""
+    """Records the portraits it gets, and fails on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,12 +125,12 @@ async def test_a_worker_under_a_new_name_shows_itself_anew() -> None:
     backend, _, renewal = await make_renewal()
     await renewal.renew()
     await backend.retire(renewal.worker.id)
-    for _ in range(2):  # the first is told that nobody knows it
+    for _ in range(2):  # the first learns that it is unknown
         await renewal.renew()
     assert [(one.id, one.portrait) for one in await backend.workers()] == [(renewal.worker.id, b"1")]
 
 
-async def test_other_queues_are_told_once_after_the_next_renewal() -> None:
+async def test_changed_queues_are_published_once_after_the_next_renewal() -> None:
     backend, _, renewal = await make_renewal()
     renewal.serve(("mail", "pdf"))
     assert [one.queues for one in await backend.workers()] == [("mail",)]

@@ -66,7 +66,7 @@ async def test_clients_that_say_nothing_make_way_for_a_probe() -> None:
     health.close()
 
 
-async def test_systemd_is_told_and_its_watchdog_fed(tmp_path: Path) -> None:
+async def test_systemd_is_notified_and_its_watchdog_fed(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.bind(path)
@@ -81,7 +81,7 @@ async def test_systemd_is_told_and_its_watchdog_fed(tmp_path: Path) -> None:
     listener.close()
 
 
-async def test_without_systemd_nothing_is_told() -> None:
+async def test_without_systemd_nothing_is_sent() -> None:
     notifier = Notifier({"WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"})
     notifier.tell("READY=1")
     Notifier({"NOTIFY_SOCKET": "/nowhere/at/all"}).tell("READY=1")

@@ -379,7 +379,7 @@ async def test_suspects_that_wait_get_more_processes_than_planned() -> None:
         runner.close()
 
 
-def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lifting_limits_that_an_attempt_made_final_returns_false(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(kind: int, limits: tuple[int, int]) -> None:
         raise ValueError("not allowed to raise maximum limit")
 

@@ -1,4 +1,4 @@
-"""Free processes dealt out among isolated tasks: never more than there are, nobody left out, no claim too many."""
+"""Free processes divided among isolated tasks: never more than there are, no task starves, no claim too many."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_what_is_no_frame_is_refused(junk: bytes) -> None:
 
 
 def announced(size: int) -> bytearray:
-    """The head of a frame of so many bytes."""
+    """The header of a frame of this many bytes."""
     return HEAD + size.to_bytes(4, "little")
 
 

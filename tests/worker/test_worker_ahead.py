@@ -119,7 +119,7 @@ class Bench:
         self._more.set()
 
     async def until(self, number: int) -> None:
-        """Until so many have ended."""
+        """Wait until this many have ended."""
         while len(self.ended) < number:
             self._more.clear()
             await self._more.wait()
@@ -210,7 +210,7 @@ async def test_a_timeout_counts_from_the_beginning_and_not_from_the_wait(memory_
     bench.runner.close()
 
 
-async def test_somebody_who_listens_is_told_of_starts_one_by_one(memory_app: WorkerApp) -> None:
+async def test_a_listener_gets_starts_one_by_one(memory_app: WorkerApp) -> None:
     begun: list[str] = []
     seen = memory_app.listen("started")
     bench = Bench(memory_app)
@@ -397,7 +397,7 @@ async def test_how_many_may_wait_follows_the_run_times(prefetch: int | None, sec
         (0.03, 0.002, 3),  # an exchange takes little beside it: only what begins within 20 ms
         (0.03, 0.004, 5),  # a slot would be idle for more than a tenth of the time: one for each
         (0.1, 0.02, 5),
-        (0.11, 5.0, 0),  # however long exchanges take, a job must not wait for so long
+        (0.11, 5.0, 0),  # however long exchanges take, a job must not wait that long
         (0.002, 0.05, 50),  # where several begin within 20 ms, there are no more
         (0.0051, 0.002, 20),  # of the jobs that run, half has passed on average: the last begins after 20 ms
         (None, 0.05, 0),

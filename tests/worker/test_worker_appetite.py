@@ -152,7 +152,7 @@ async def test_jobs_are_marked_begun_in_smaller_batches_after_a_timeout() -> Non
     await app.close()
 
 
-async def test_outcomes_that_are_too_many_for_one_call_are_told_in_smaller_batches() -> None:
+async def test_outcomes_that_are_too_many_for_one_call_are_sent_in_smaller_batches() -> None:
     store = Weak(outcomes=7)
     app = WorkerApp(lambda: store)
     go, running = asyncio.Event(), []

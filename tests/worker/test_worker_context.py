@@ -1,4 +1,4 @@
-"""What a handler can know and say: Context, progress, log lines."""
+"""What a handler can read and report: Context, progress, log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: told once, to sync and async listeners, and harmless when a listener fails."""
+"""Events: emitted once, to sync and async listeners, and harmless if a listener fails."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_an_unknown_event_names_its_neighbours() -> None:
         events.Hub().on("staled")
 
 
-def test_nothing_is_wanted_until_somebody_listens() -> None:
+def test_no_event_is_wanted_without_a_listener() -> None:
     hub = events.Hub()
     assert not hub.wanted("dead")
     hub.on("dead")(lambda event: None)
     assert hub.wanted("dead") and not hub.wanted("failed")
 
 
-def test_a_failing_listener_is_logged_and_the_next_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_is_logged_and_the_next_is_called(caplog: pytest.LogCaptureFixture) -> None:
     hub, seen = events.Hub(), []
 
     @hub.on("worker_started")
@@ -53,7 +53,7 @@ def test_a_failing_listener_is_logged_and_the_next_is_told(caplog: pytest.LogCap
     assert caplog.text.count("a callback of event 'worker_started' failed") == 2
 
 
-async def test_a_jobs_life_is_told(app: WorkerApp) -> None:
+async def test_the_events_of_a_jobs_life_are_emitted(app: WorkerApp) -> None:
     told: list[tuple[str, str, int]] = []
     for name in ("started", "succeeded", "failed", "retrying", "dead", "cancelled"):
 

@@ -33,7 +33,7 @@ class Together:
         self.now[name] -= 1
 
 
-async def test_a_worker_takes_no_more_of_a_task_than_it_was_told(app: WorkerApp) -> None:
+async def test_a_worker_takes_no_more_of_a_task_than_its_cap(app: WorkerApp) -> None:
     together = Together()
 
     @app.task(name="pdf")
@@ -76,7 +76,7 @@ async def test_a_cap_holds_although_another_worker_declared_the_task_without_one
     assert [job.attempts for job in await store.find(JobQuery())] == [1] * 8
 
 
-async def test_a_worker_takes_no_more_of_a_group_than_it_was_told(app: WorkerApp) -> None:
+async def test_a_worker_takes_no_more_of_a_group_than_its_cap(app: WorkerApp) -> None:
     together = Together()
     app.rules = [QueueRule(name="default", group_limit=5, group_order="relaxed")]
 
@@ -90,7 +90,7 @@ async def test_a_worker_takes_no_more_of_a_group_than_it_was_told(app: WorkerApp
     assert together.most == {"ann": 2, "bob": 2}
 
 
-async def test_a_worker_takes_only_the_priorities_it_was_told(app: WorkerApp) -> None:
+async def test_a_worker_takes_only_its_configured_priorities(app: WorkerApp) -> None:
     seen: list[int] = []
 
     @app.task(name="work")

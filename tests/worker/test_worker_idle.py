@@ -1,4 +1,4 @@
-"""What a worker does while it has no job: little. Nothing runs for reports nobody makes, and one poll is one claim."""
+"""What a worker does while it has no job: little. Nothing runs if there are no reports, and one poll is one claim."""
 
 from __future__ import annotations
 

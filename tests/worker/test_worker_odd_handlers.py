@@ -1,4 +1,4 @@
-"""Ends of an attempt that nobody would write on purpose: each comes to an outcome and costs nobody else anything."""
+"""Odd ends of an attempt: each leads to an outcome and affects no other job."""
 
 from __future__ import annotations
 

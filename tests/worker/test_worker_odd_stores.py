@@ -1,4 +1,4 @@
-"""A store that forgets a worker at the worst moment, or gives out nothing for a while.
+"""A store that forgets a worker at the worst moment, or hands out no jobs for a while.
 
 The worker still ends, starts nothing it no longer holds, and leaves nothing it could do.
 """
@@ -176,4 +176,4 @@ async def test_a_drain_waits_until_a_quiet_store_gives_out_again_and_says_so_onc
 
     await memory_app.put(any_job.bind(), any_job.bind())
     assert (await memory_app.drain()).succeeded == 2
-    assert sum("may lack its latest writes" in record.message for record in caplog.records) == 1
+    assert sum("may have lost its latest writes" in record.message for record in caplog.records) == 1

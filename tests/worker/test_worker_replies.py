@@ -140,7 +140,7 @@ async def test_stopping_while_the_store_is_away_ends_in_time_and_says_what_was_n
     [job_id] = await app.put(brief.bind())
     async with app.worker(lease=1.0, grace=0.1):
         await done.wait()
-    assert "unsent outcomes" in caplog.text
+    assert "unsent outcome" in caplog.text
     job = await app.job(job_id)
     assert job.state is State.RUNNING, "its lease lapses by itself"
 

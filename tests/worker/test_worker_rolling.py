@@ -90,7 +90,7 @@ async def apart(store: Backend) -> set[str]:
 
 
 async def opened(make: Make, *tasks: str) -> tuple[Backend, UnknownTasks]:
-    """A store in which somebody gave tasks a lane of their own, and what a worker makes of that."""
+    """A store in which tasks have a dedicated lane, and what a worker does about it."""
     store = make()
     await store.open()
     for task in tasks:

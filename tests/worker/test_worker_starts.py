@@ -113,7 +113,7 @@ async def test_a_killed_attempt_ends_the_same_way_if_no_runner_is_there_to_decid
     assert isinstance(end, Settlement) and (end.ending, end.reason) == (Ending.BURIED, "timeout")
 
 
-def test_who_cancelled_a_job_and_why_is_told() -> None:
+def test_explain_and_history_say_who_cancelled_a_job_and_why() -> None:
     app = Holdfast("memory://")
 
     @app.task(name="t")

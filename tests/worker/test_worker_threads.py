@@ -1,4 +1,4 @@
-"""The threads of sync handlers: a call that blocks keeps no other waiting, none is forgotten, none is made in vain."""
+"""The threads of sync handlers: a call that blocks delays no other, no call is lost, no thread is started in vain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order a worker asks its queues."""
+"""The order in which a worker claims from its queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_strict_order_never_changes() -> None:
 
 
 def serve(turns: QueueRotation, backlog: Counter[str], claims: int, slots: int) -> Counter[str]:
-    """Claims of so many slots from these backlogs, filled in the order asked."""
+    """Claims of this many slots from these backlogs, filled in the requested order."""
     given: Counter[str] = Counter()
     for _ in range(claims):
         leased: list[str] = []

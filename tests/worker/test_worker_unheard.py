@@ -36,7 +36,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.01)
 
 
-async def test_an_outcome_is_told_again_until_its_part_of_the_store_takes_it(parts: Parts) -> None:
+async def test_an_outcome_is_sent_again_until_its_part_of_the_store_accepts_it(parts: Parts) -> None:
     app = parts.app
     ran: list[str] = []
 

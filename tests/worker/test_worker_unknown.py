@@ -120,7 +120,7 @@ async def _is(store: Backend, job: str, state: State) -> bool:
     return record is not None and record.state is state
 
 
-async def test_an_override_somebody_took_back_is_set_again_and_one_that_does_not_hold_costs_a_delay(
+async def test_a_removed_override_is_set_again_and_one_without_effect_costs_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A store that keeps no word on lanes: the job comes again in spite of it, and is put off."""

@@ -23,7 +23,7 @@ ATTENTIVE: dict[str, Any] = {"lease": 30.0, "renew_every": 0.1}
 
 
 class Faulty:
-    """A backend whose calls fail as told. `lose_reply`: carried out, but the answer never comes."""
+    """A backend whose calls fail on request. `lose_reply`: carried out, but the reply is lost."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

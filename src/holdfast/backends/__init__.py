@@ -97,7 +97,7 @@ def parse_url(url: str) -> Address:
 
 
 def _meant(scheme: str) -> str:
-    """What to write instead of a scheme that is not ours: another library's, or a typo."""
+    """A suggestion for an unknown scheme: another library's, or a typo."""
     base = scheme.partition("+")[0]  # SQLAlchemy's dialect+driver
     if base != scheme and base in KNOWN_SCHEMES:
         return f" Write {base}://: the driver is Holdfast's own."
@@ -283,7 +283,7 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
 
 
 def preload(scheme: str) -> None:
-    """Import the store of a URL scheme, with its driver, before it is made; an unknown one is ignored."""
+    """Import the store of a URL scheme, with its driver, in advance; an unknown scheme is ignored."""
     if scheme.startswith("sqlite"):
         from .sqlite import backend, claim, renew  # noqa: F401
     elif scheme.startswith("postgres"):

@@ -82,7 +82,7 @@ R15. Unique keys. A job holds its key from its creation: until it finishes; or, 
   (StateConflict while another job holds it): with "started" until the next lease, and also if the window has passed.
   Automatic revival does the same check and is cleared if it is refused. Without a key the other key options mean
   nothing and need not be stored.
-R16. Death (settle buried, one stall too many, expiry, an operator's bury) is one step: the job becomes dead with its
+R16. Death (settled as buried, one stall too many, expiry, an operator's bury) is one step: the job dies with its
   reason, and the dead letter of its logical job ((queue, task, key), or the id) is created or merged: count + 1,
   first_failed_at kept, failed_at and arguments the newest, the earlier death moved into history. If an older job of the
   same key held the letter, that job stays dead with reason "superseded" and may be pruned; one that holds it, never.
@@ -219,20 +219,20 @@ class Backend(Reader):
         NOTHING of the batch is stored; DuplicateJob comes first. The parents of a known id are not looked at.
         on_conflict is "keep" or "raise"; a holder that waits for parents is kept as with "keep". A new job waits for
         its parents: it is scheduled and due at DUE_AFTER_PARENTS, with one edge per parent. An edge is met once its
-        parent has succeeded, for ever; else it failed if the parent is dead or cancelled, or is met if
+        parent has succeeded, permanently; else it failed if the parent is dead or cancelled, or is met if
         on_parent_failure is "run"; else it is open (formulas.edge_status).
         R84. A job that waits is decided by its edges: one failed → dead, or cancelled if on_parent_failure says so,
         with reason "parent", counted as in R67; all met → due at its due_at or now if that is past, or `delay` from
         now, with expires_at accordingly. A job that is dead or cancelled with reason "parent" waits again, as after
         `revive` or `retry` (mark: revive, text "parent"), once none of its edges failed, unless another job holds its
-        key. A job that somebody else ended or gave another due time (run_now, edit, revive) is not decided any more.
-        R85. Whoever makes a job finish, or brings a finished one back, lets its edges and their children follow in the
-        same step, and theirs, as far as PROPAGATE_MAX edges go, the job that changed first before the others; promote
+        key. A job that was ended or given another due time otherwise (run_now, edit, revive) is not decided any more.
+        R85. A step that finishes a job, or brings a finished one back, also updates its edges and their children, and
+        theirs, for up to PROPAGATE_MAX edges, beginning with the job that changed first; promote
         continues, within its limit and before all else. A job is not pruned while it has a child that has not
         finished, or edges left to follow: its prune_at is put off by REMEMBER_SECONDS_MIN. A job for which another
-        waits is not deleted (StateConflict). One that goes takes its edges along, on both sides.
+        waits is not deleted (StateConflict). A job that is removed takes its edges along, on both sides.
         R87. `before` names a job that an earlier call stored and that waits for its parents (R84): it gets an edge from
-        the new job, and waits for that one, too, beyond PARENTS_MAX if need be. Else JobNotFound, or StateConflict if
+        the new job and waits for it, too, even beyond PARENTS_MAX. Else JobNotFound, or StateConflict if
         it waits no longer, and NOTHING of the batch is stored; both come after DuplicateJob, job by job after
         ParentNotFound. Only a job that this call creates gets the edge; that of a known id is not looked at.
         """
@@ -309,17 +309,17 @@ class Backend(Reader):
         R40. The call names the leases the worker holds and the last claim whose result it has received (`seen_call`).
         Leases of this worker from a claim ≤ seen_call that are not named are released without cost. It is accepted
         after the deadline, too, while the row exists.
-        R41. A `portrait` (JSON about the runners, for people) is stored with the row in the same step and removed with
+        R41. A `portrait` (JSON about the runners, for display) is stored with the row in the same step and removed with
         it. None keeps the stored one, as does one above PORTRAIT_BYTES_MAX: it must not make a renewal fail. Apart from
         the readers no other verb touches it, so it costs them nothing.
         """
 
     @abstractmethod
     async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
-        """Ask a registered worker for something; returns it as stored. Unknown worker: JobNotFound.
+        """Store a command for a registered worker; returns it as stored. Unknown worker: JobNotFound.
 
-        R75. Every renewal returns the commands that the worker has not answered, oldest first, until it has; so the
-        worker tells repetitions by the id. A known id changes nothing. COMMANDS_KEPT_MAX are kept: answered ones go
+        R75. Every renewal returns the commands that the worker has not answered, oldest first, so the
+        worker recognises repeats by their id. A known id changes nothing. COMMANDS_KEPT_MAX are kept: answered ones go
         first; if all are unanswered, ConfigurationError. They are removed with the worker's row, and are part of
         neither dump nor move.
         """
@@ -328,7 +328,7 @@ class Backend(Reader):
     async def answer(
         self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
     ) -> bool:
-        """Store what came of a command; the first answer counts. False: there is no such unanswered command."""
+        """Store the result of a command; the first answer counts. False: there is no such unanswered command."""
 
     @abstractmethod
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
@@ -363,10 +363,10 @@ class Backend(Reader):
         R43. Accepted after the deadline as long as nobody recovered the lease. The store fills in the failure's at,
         attempt, fence, worker and started_at. Affected groups are refilled in the same step.
         R95. If the queue's rule has on_dead "stop", a job of a strict group that dies at the end of its lease (settled
-        as buried, or one stall too many, whoever found it) is held: it stays in play, so the group stops. A job that
+        as buried, or one stall too many, found by any worker) is held: it stays in play, so the group stops. A job that
         ends without a lease (expired, an operator's bury, because of a parent) or otherwise than dead stops nothing.
         Only the rule at the time of death counts: a later change neither stops a group nor frees it.
-        R96. A stopped group goes on once its dead job is revived or retried, by whomever (it is waiting and held, so it
+        R96. A stopped group continues once its dead job is revived or retried (it is waiting and held, so it
         goes first), no longer holds its letter (discarded, superseded, pruned), is deleted, or is passed by `resume`;
         the group is refilled in the same step. On PostgreSQL, if another session is working on that group and the dead
         job was superseded or pruned, the refill is left to that session or the next sweep.
@@ -410,7 +410,7 @@ class Backend(Reader):
 
     @abstractmethod
     async def retire(self, worker: str, now: float | None = None) -> int:
-        """The worker stops for good: release its leases without cost and remove its row. Returns the number of leases.
+        """The worker has ended: release its leases without cost and remove its row. Returns the number of leases.
 
         R46. Like a release, this asserts that no handler of these leases runs or ran, so one marked begun is released,
         too. The worker must first settle a lease whose handler was stopped as stalled.
@@ -422,8 +422,8 @@ class Backend(Reader):
 
         R47. Also used inside claim. Each lease ends as a stall with Failure(reason="stalled"): free (no counter), again
         (ready/waiting, old turn), bury (dead) or cancel (cancelled). The worker's row is removed once it holds no
-        lease. At most `limit` leases per call. A lease of a strict group behind another one of the same claim (with a
-        lower fence) is released without cost: nobody knows that it began. The last of a chain goes first.
+        lease. At most `limit` leases per call. A lease of a strict group that follows another one of the same claim
+        (with a lower fence) is released without cost: nobody knows that it began. The last of a chain goes first.
         """
 
     # ------------------------------------------------------------------ sweeps
@@ -526,8 +526,8 @@ class Backend(Reader):
     async def free_key(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """Let go of the key that a job holds, whatever its state: the next job with that key is new.
 
-        R101. The job goes on as it is, without its key, and finishes so; a revive or retry takes the key again (R15).
-        A mark of kind "free_key" tells. A job that holds no key is unchanged.
+        R101. The job continues without its key; a revive or retry takes the key again (R15).
+        It leaves a mark of kind "free_key". A job that holds no key is unchanged.
         """
 
     @abstractmethod
@@ -561,7 +561,7 @@ class Backend(Reader):
     async def resume(self, pause: Pause, now: float | None = None, *, skip_dead: bool = False) -> bool:
         """End that pause (same queue, queue + group, or task); for a queue its slow-down, too. A group is refilled.
 
-        R97. With skip_dead a group goes on without the dead jobs that stop it (R95), which stay dead, with their
+        R97. With skip_dead a group continues without the dead jobs that stop it (R95), which stay dead, with their
         letters, and are no longer held. Without it, the end of a pause leaves the group stopped.
         Returns False if there was nothing to end.
         """
@@ -685,7 +685,7 @@ class Backend(Reader):
         R90. Fenced like any settlement (R9), and done if and only if that transaction commits; until then the lease is
         the worker's, and nobody else can end it. LOST, CANCELLED and BUSY change nothing and leave the transaction
         usable. No group is locked: if the job's group is not refilled in the same transaction, it is by the next
-        exchange that settles this lease again, which answers LOST.
+        exchange that settles this lease again, which returns LOST.
         """
         self._refuse_to_join()
 
@@ -694,7 +694,7 @@ class Backend(Reader):
         self._refuse_to_join()
 
     async def remove_settled(self, job_ids: Sequence[str]) -> None:
-        """Remove those that have succeeded, as R108 does, once their worker knows it from them (R90)."""
+        """Remove those of these jobs that have succeeded, as in R108, once their worker has read that (R90)."""
 
     def _refuse_to_join(self) -> NoReturn:
         raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction: leave out connection=.")

@@ -36,8 +36,8 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
 
     schema: int  # its version; an opened store has this one
     settings: Mapping[str, str] = {}
-    nodes: Mapping[str, Mapping[str, str] | None] = {}  # host:port of each primary of a cluster; None: it was silent
-    quiet_seconds: float = 0.0  # above 0: it may lack its latest writes and grants no leases for this long
+    nodes: Mapping[str, Mapping[str, str] | None] = {}  # host:port of each primary of a cluster; None: it did not reply
+    quiet_seconds: float = 0.0  # above 0: it may have lost its latest writes and grants no leases for this long
     old_snapshot: tuple[str, str] | None = None  # what keeps dead rows from being removed, and what to do about it
     missing_right: tuple[str, str] | None = None  # what its role may not do, and how to grant it
     free_bytes: int | None = None  # on its disk, if we can see it

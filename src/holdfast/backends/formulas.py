@@ -1,9 +1,9 @@
-"""The formulas that several languages repeat: lane, rank, a group's limit, prune time, overlap. The reference.
+"""The reference for formulas that several languages repeat: lane, rank, a group's limit, prune time, overlap.
 
 SQLite, the router and the inspection call them; PostgreSQL and Redis spell them in SQL and Lua, once each, under the
 name beside each formula. Pure. The conformance theme `formulas` holds every store to them over one table of inputs.
 
-Three more formulas live with the words they belong to: a stall's verdict is lifecycle.stall_verdict (recover.sql
+Three more formulas are defined elsewhere: a stall's verdict is lifecycle.stall_verdict (recover.sql
 `stall`, recover.lua `hf.stall`), the cooldown of a revival is records.Revival.cooldown (operate.sql `cooldown`,
 operate.lua `hf.cooldown`), and GCRA is rates.py (rates.sql, rates.lua: `allowed`, `charged`, `bounded`).
 """
@@ -38,7 +38,7 @@ def lane(*, parked: bool, apart: bool, grouped: bool) -> int:
 
 
 def rank(priority: int, aging: float | None) -> int:
-    """What sorts a lane before the turn: the priority, unless the queue's aging turns it into time.
+    """The first sort key of a lane, before the turn: the priority, unless the queue's aging turns it into time.
 
     PostgreSQL: fragment `rank` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
@@ -46,7 +46,7 @@ def rank(priority: int, aging: float | None) -> int:
 
 
 def age_shift(priority: int, aging: float | None) -> int:
-    """By how many ticks a priority moves a turn forward in a queue with aging (seconds that one priority is worth).
+    """How many ticks earlier a priority makes a turn in a queue with aging (the seconds one step of priority is worth).
 
     PostgreSQL: fragment `age_shift` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
@@ -54,7 +54,7 @@ def age_shift(priority: int, aging: float | None) -> int:
 
 
 def turn(tick: int, priority: int, aging: float | None) -> int:
-    """The turn of a job without a group that becomes ready: its tick, earlier with aging; of LIFO, the newest first.
+    """The turn of an ungrouped job that becomes ready: its tick, earlier with aging; with LIFO, the newest goes first.
 
     PostgreSQL: fragment `turn` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
@@ -62,22 +62,22 @@ def turn(tick: int, priority: int, aging: float | None) -> int:
 
 
 def ahead(line: int, weight: int) -> int:
-    """How many of a line's jobs go before the next one of a group with a weight (R106)."""
+    """How many of the ready jobs go before the next job of a group with a weight (R106)."""
     return max(1, line // weight)
 
 
 def weighted(turn: int, before: int, behind: int) -> int:
-    """A new turn between those of two neighbours in the line; never later than its own."""
+    """A new turn between those of two neighbouring ready jobs; never later than its own."""
     return min(turn, before + (behind - before) // 2)
 
 
 def place(order: int | None, seq: int) -> tuple[bool, int, int]:
-    """Where a job stands among those of its group with its priority: without an order first, then by order, by seq."""
+    """Sort key within a group and priority: jobs without an order first, then by order, then by seq."""
     return order is not None, order or 0, seq
 
 
 def due_time(job: NewJob, order_window: float | None, now: float) -> float:
-    """When a new job is due: as it says, or when it has waited for lower orders (R104)."""
+    """When a new job is due: as requested, or after it has waited for lower orders (R104)."""
     if job.due_at is not None:
         return job.due_at
     if job.delay is None and job.order is not None and job.group is not None and order_window is not None:
@@ -94,7 +94,7 @@ def group_order(group: str, declared: GroupOrder) -> GroupOrder:
 
 
 def group_limit(order: GroupOrder, declared: int, override: int | None, *, paused: bool) -> int:
-    """How many jobs of a group may be ready or running: the operator's word counts unless the group is strict.
+    """How many jobs of a group may be ready or running: the operator's override applies unless the group is strict.
 
     PostgreSQL: `limits` (groups.sql). Redis: `hf.group_of` (groups.lua).
     """
@@ -104,7 +104,7 @@ def group_limit(order: GroupOrder, declared: int, override: int | None, *, pause
 
 
 def window_end(key: str | None, created_at: float, key_window: float | None) -> float | None:
-    """Until when a job holds its key, whatever becomes of it; None without a window.
+    """Until when a job holds its key, whatever happens to it; None without a window.
 
     Fragments: PostgreSQL `window_end` (unique_keys.sql), SQLite `window_end` (settle.sql), Redis `WINDOW_END`.
     """
@@ -122,7 +122,7 @@ def prune_at(now: float, retain: float, window_ends: float | None) -> float:
 
 
 def edge_status(status: EdgeStatus, parent: State, policy: OnParentFailure) -> EdgeStatus:
-    """What an edge becomes when its parent has come into that state: once met, it stays met.
+    """The status of an edge whose parent has changed to that state. Once met, it stays met.
 
     PostgreSQL: fragment `edge_status` (dependencies.sql). Redis: `hf.edge_status` (dependencies.lua).
     """
@@ -142,7 +142,7 @@ def tick_overlap(overlap: str, *, live: bool) -> tuple[bool, bool]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which seqs a store gives its jobs: a single store counts 1, 2, 3; shards of one store must never issue the same.
+# Which seqs a store gives its jobs: a single store counts 1, 2, 3; no two shards of one store may issue the same seq.
 #
 # Passed by the sharded router to its Redis shards, whose script does the arithmetic of `after`. Pure functions.
 
@@ -181,7 +181,7 @@ def renewal_gap(now: float, renewed_at: float, started_at: float, lease_seconds:
 
 
 def noted(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    """The marks with one of those of which a lease keeps the first and the newest.
+    """Add a mark of which a lease keeps only the first and the newest.
 
     PostgreSQL: `with_note` (history.sql). Redis: `hf.note` (settle.lua).
     """

@@ -8,10 +8,10 @@ A file opens with comments (purpose, inputs, outputs, what makes it safe against
 with a line `-- :: name`. If several statements of the contract share a file, each has its own section, which begins
 with a line `-- == verb: purpose`. A part's name is "verb.name": the verb of its section, else of its file.
 
-What several statements of a store must spell alike is a fragment: a part `-- :: fragment name(parameter, …)`, whose
+Text that several statements of a store share is a fragment: a part `-- :: fragment name(parameter, …)`, whose
 text replaces every `@name(argument, …)` of the store when a statement is assembled; within it, `@parameter` is the
 argument. `@NAME` in capitals is the constant of that name in records, rates, lifecycle, dependencies or steps. So the
-database receives plain text and plans it as if it had been written there: nothing is paid at run time.
+database receives plain text and plans it as if it had been written there: it costs nothing at run time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StatementsBroken(RuntimeError):
 
 
 class Fragment(NamedTuple):
-    """A named piece of SQL, and the names its text has for what it is given."""
+    """A named piece of SQL, and the names of its parameters."""
 
     parameters: tuple[str, ...]
     text: str
@@ -66,7 +66,7 @@ class Statements(dict[str, str]):
 
     @property
     def names(self) -> Iterable[str]:
-        """Of all statements, used or not."""
+        """The names of all statements, used or not."""
         return self._parts
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """A query's conditions as SQL over the columns of `jobs`, for stores that have these columns.
 
 Called by the scans of SQLite and PostgreSQL. Pure. It never rejects a job that matches; it may let through some that do
-not, because queries.matches has the last word. `exact` tells whether it lets through none.
+not, because queries.matches decides. `exact` says whether it lets through only matches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..records import Condition, JobQuery, Wanted
 COLUMNS = {
     "queue": "queue", "task": "task", "group": "grp", "key": "key", "worker": "worker", "reason": "reason",
 }  # fmt: skip
-# A span as a column, whether it grows with the time, and the states in which it applies.
+# A duration as a column, whether it grows as time passes, and the states in which it applies.
 _SPANS = {
     "age": ("created_at", True, ""),
     "running": ("started_at", True, "state = 'running' AND "),
@@ -24,7 +24,7 @@ _SPANS = {
     "due": ("due_at", False, "state = 'scheduled' AND "),
     "finished": ("finished_at", True, ""),
 }
-# One of these is in the options of a job that matches.
+# A matching job has one of these in its options.
 _STORED = {"tag": (b'"tags":',), "header": (b'"headers":', b'"dead":[')}
 _CARRIED = frozenset({"error", *_STORED})
 _SLACK = 0.001  # seconds: sums of times are rounded
@@ -35,12 +35,12 @@ Parameter = Callable[[Any], str]  # takes a value, returns its placeholder
 
 
 class Dialect(NamedTuple):
-    """Where two SQLs differ."""
+    """Where the SQL dialects differ."""
 
     ends: str  # the last {n} characters of {column}
     contains: str  # whether {column} has the bytes {value}
-    text: str  # the arguments as text, at least what is ASCII
-    alike: str  # whether {} is like the pattern {}, in any case
+    text: str  # the arguments as text; only ASCII has to be right
+    alike: str  # case-insensitive LIKE of {} and the pattern {}
     like_is_exact: bool  # LIKE is case-sensitive
 
 
@@ -90,7 +90,7 @@ class Prefilter:
         )
         self.exact = self.exact and exact
         known = exact or field in COLUMNS or field in SPANS or field in _CARRIED or _is_plain(condition)
-        if not known or (condition.negated and not exact):  # what lets through too much must not be negated
+        if not known or (condition.negated and not exact):  # negated, it must be exact, or matches are lost
             return None
         tests = [self._test(field, bool(condition.path), wanted) for wanted in condition.tests]
         found = f"({' OR '.join(tests or ['false'])})"
@@ -127,7 +127,7 @@ class Prefilter:
 
 
 def _is_plain(condition: Condition) -> bool:
-    """Whether every value is in the JSON of the arguments as it was written, by any client."""
+    """Whether every value appears literally in the JSON of the arguments, whichever client wrote it."""
     return condition.field in ("args", "text") and all(
         wanted.op == "="
         and all(_PLAIN.fullmatch(part) for part in wanted.parts)
@@ -137,5 +137,5 @@ def _is_plain(condition: Condition) -> bool:
 
 
 def _is_usual(wanted: Wanted) -> bool:
-    """Whether a number is written as an encoder would."""
+    """Whether a number is written the way an encoder writes it."""
     return abs(wanted.number or 0.0) < 1e9 and wanted.parts == (str(int(wanted.number or 0.0)),)

@@ -87,7 +87,7 @@ class Reader(ABC):
     ) -> Tally:
         """How many jobs match, and how many of them by state, queue, task or latest error.
 
-        R79. Of at most `rows_max` (None: scan_rows_max) jobs looked at; `complete` tells if these are all. What a store
+        R79. It looks at no more than `rows_max` (None: scan_rows_max) jobs; `complete`: these are all. What a store
         cannot count itself is read, and counted up to TALLY_MAX.
         """
         return await scan_pages.tally(self, query, by, now, rows_max)

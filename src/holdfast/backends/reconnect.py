@@ -1,7 +1,7 @@
 """Reconnect pacing, shared by all connections of one store object, and polling of a socket outside an event loop.
 
 Called by the connections of server stores, from any thread or loop. `Pace` does nothing while connecting works. After a
-failed connect the next attempt has to wait, and everyone who waits meanwhile gets that attempt's error. So a worker
+failed connect the next attempt has to wait, and all callers that wait meanwhile get that attempt's error. So a worker
 whose renewals, claims, sweeps and wake-ups all need the store tries it about four times a second, whatever its lease.
 It holds no lock: two callers that try at the same instant do no harm, and a fork cannot leave it locked.
 """
@@ -20,7 +20,7 @@ GAP_SECONDS = 0.2  # between two attempts, plus up to half of it, so that many w
 
 
 class Pace:
-    """Decides who may connect next, and when."""
+    """Decides when the next connection attempt may be made."""
 
     def __init__(self) -> None:
         self._failure: HoldfastError | None = None  # error of the latest attempt

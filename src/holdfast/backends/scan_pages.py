@@ -1,7 +1,7 @@
-"""Pages, tallies and whole lists of jobs, out of a store's bounded scans. The same for every store.
+"""Pages, tallies and whole lists of jobs, built from a store's bounded scans. The same for every store.
 
 Called by the contract's Reader. A store's `scan` looks at a bounded number of jobs and may return some that do not
-match; `queries.matches` decides here. So every call is bounded in jobs and bytes looked at, and says how far it came.
+match; `queries.matches` decides here. So every call is bounded in jobs and bytes read, and says how far it got.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from .contract import Reader
 
 PAGE_MAX = 1000  # jobs of one page, whatever its limit
-READS_MAX = 3000  # jobs that a store hands over for one page or tally: what it cannot select itself
-PAYLOAD_SECONDS = 0.3  # after which a look through arguments stops
+READS_MAX = 3000  # jobs that are read for one page or tally if the store cannot filter them itself
+PAYLOAD_SECONDS = 0.3  # a search through arguments stops after this time
 PAYLOAD_ROWS_FIRST = 500
-SORTED_MAX = 2000  # jobs that are sorted where no index has the order
+SORTED_MAX = 2000  # jobs that are sorted here if no index has the order
 
-# What a sort goes by, and the value that a position names.
+# By sort: its key, and whether it is descending.
 _ORDERS: dict[Sort, tuple[Callable[[JobRecord], float], bool]] = {
     "due": (lambda job: job.due_at, False),
     "finished": (lambda job: job.finished_at or 0.0, True),
@@ -50,7 +50,7 @@ async def page(reader: Reader, query: JobQuery, now: float | None) -> JobPage:
 
 
 async def _sorted_page(reader: Reader, query: JobQuery, now: float | None) -> JobPage:
-    """Sort what is found within the bounds; a position then is one among these."""
+    """Sort the jobs found within the bounds; positions are among these."""
     value, falls = _ORDERS[query.sort]
     found: list[JobRecord] = []
     walk = _Walk(reader, replace(query, sort="created", before=None), now, light=False)
@@ -71,7 +71,7 @@ async def _sorted_page(reader: Reader, query: JobQuery, now: float | None) -> Jo
 
 
 async def everything(reader: Reader, query: JobQuery) -> list[JobRecord]:
-    """All that match, up to the query's limit: page after page, so this takes as long as there are jobs."""
+    """All matching jobs, up to the query's limit, page by page. It may have to read every job."""
     found: list[JobRecord] = []
     now = await reader.clock() if needs_clock(query) else None
     walk = _Walk(reader, query, now, light=False, bounded=False)
@@ -81,7 +81,7 @@ async def everything(reader: Reader, query: JobQuery) -> list[JobRecord]:
 
 
 async def tally(reader: Reader, query: JobQuery, by: Grouping | None, now: float | None, rows_max: int | None) -> Tally:
-    """Count what matches, up to the bounds."""
+    """Count the matching jobs, up to the bounds."""
     if is_never(query):
         return Tally()
     counter: Counter[str] = Counter()
@@ -101,12 +101,12 @@ def tallied(counter: Counter[str], by: Grouping | None, rows: int, *, complete: 
 
 
 def is_never(query: JobQuery) -> bool:
-    """Whether no job can match: a condition has no value that would do."""
+    """Whether no job can match, because a condition has no value that could match."""
     return any(not condition.tests and not condition.negated for condition in query.more)
 
 
 class _Pace:
-    """How many jobs to look at in one scan that reads arguments, which may be of any size: as many as take a moment."""
+    """How many jobs one scan reads if it reads arguments, which may be of any size: as many as take a moment."""
 
     def __init__(self) -> None:
         self.rows = PAYLOAD_ROWS_FIRST
@@ -145,10 +145,10 @@ class _Walk:
         self._pace = _Pace() if reads_payload(query) else None
         self._ended = False
         self.rows = 0
-        self.met: list[JobRecord] = []  # of the latest scan
+        self.met: list[JobRecord] = []  # jobs of the latest scan
 
     async def on(self, wanted: int) -> bool:
-        """Scan once for that many jobs. False: nothing was looked at, because a bound or the end was reached."""
+        """Scan once for that many jobs. False: nothing was read, because a bound or the end was reached."""
         rows = self._rows_max - (self.rows if self._bounded else 0)
         if self._ended or rows < 1 or (self._bounded and (self._bytes < 1 or self._reads < 1)):
             return False
@@ -167,7 +167,7 @@ class _Walk:
             self._pace.took(time.monotonic() - began)
         self._take(found, wanted)
         if len(found.jobs) == asked and 2 * len(self.met) < asked:
-            self._step = min(4 * asked, PAGE_MAX)  # the store cannot tell which match: read more at once
+            self._step = min(4 * asked, PAGE_MAX)  # the store cannot filter: read more at once
         return True
 
     def _take(self, found: Scanned, wanted: int) -> None:
@@ -191,6 +191,6 @@ class _Walk:
 
 
 def weight(job: JobRecord | Any) -> int:
-    """The bytes of a job that a page's bound counts."""
+    """A job's size, as the bound of a page counts it."""
     errors = sum(len(one.text) + len(one.traceback or "") for one in job.errors)
     return len(job.args) + len(job.value or b"") + errors

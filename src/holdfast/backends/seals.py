@@ -1,4 +1,4 @@
-"""What every store refuses in the same words: a verb while it is sealed, a shipment that does not fit its seal, an
+"""Refusals that all stores word alike: a verb while it is sealed, a shipment that does not fit its seal, an
 impossible limit; and the encoding of seals.
 
 Called by every store's seal and carry, by the verbs a seal refuses, and by limit and declare. Pure functions; no store
@@ -61,7 +61,7 @@ def refuse_unless_empty(jobs: int, letters: int, overrides: int, pauses: int, en
 def check_carry(seal: Seal | None, move: str, shipment: Shipment) -> Seal:
     """Return the seal if it accepts the shipment, else raise."""
     if seal is None or not seal.closed:
-        raise ConfigurationError("this store is not the target of a move that is under way. Start it again.")
+        raise ConfigurationError("this store is not the target of a move in progress. Start the move again.")
     if seal.move != move or seal.role != "target" or seal.stage != "moving":
         raise refusal(seal)
     if any(job.state is State.RUNNING for job in shipment.jobs):
@@ -78,7 +78,7 @@ def key_taken() -> ConfigurationError:
 
 
 def unreadable(what: str, name: str, fields: Iterable[str]) -> ConfigurationError:
-    """The refusal to export a row that cannot be read."""
+    """The error of an export that meets an unreadable row."""
     return ConfigurationError(
         f"{what} {name!r} cannot be read ({', '.join(fields)}): a move copies everything or nothing. "
         "Repair or remove it, see `holdfast doctor`."
@@ -89,7 +89,7 @@ def unreadable(what: str, name: str, fields: Iterable[str]) -> ConfigurationErro
 
 
 def place_of(wanted: Pause | Override | Flow, what: str) -> tuple[str, str, str]:
-    """(kind, queue, name of the group or task) of what it applies to: a queue, a group of a queue, or a task."""
+    """(kind, queue, name of the group or task): what a pause, override or rate applies to."""
     if wanted.task is not None and wanted.queue is None and wanted.group is None:
         return "task", "", wanted.task
     if wanted.task is None and wanted.queue is not None:
@@ -98,14 +98,14 @@ def place_of(wanted: Pause | Override | Flow, what: str) -> tuple[str, str, str]
 
 
 def too_many_signals(job_id: str) -> ConfigurationError:
-    """The refusal of a signal of one more name."""
+    """The error of a signal to a job that has as many as it can have."""
     return ConfigurationError(
         f"job {job_id} already has {SIGNALS_MAX} signals, the most a job can have. Send one signal with all the values."
     )
 
 
 def too_many_commands(worker: str) -> ConfigurationError:
-    """The refusal of one more command to a worker that answers none."""
+    """The error of a command to a worker that has not answered the earlier ones."""
     return ConfigurationError(
         f"worker {worker} has {COMMANDS_KEPT_MAX} commands that it has not answered. It receives them with its "
         "renewals: `holdfast workers` shows when it last renewed."
@@ -119,7 +119,7 @@ def check_limit(limit: object, what: str) -> None:
 
 
 def check_rules(rules: Iterable[QueueRule], tasks: Iterable[TaskRule]) -> None:
-    """Refuse rules that no store keeps."""
+    """Refuse rules with an invalid limit."""
     for rule in rules:
         check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
         check_limit(rule.limit, f"limit of queue {rule.name!r}")

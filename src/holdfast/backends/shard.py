@@ -1,11 +1,11 @@
-"""What a store that is a shard can do besides the contract: dependencies on jobs in other shards (R115 to R119).
+"""What a shard implements beyond the contract: dependencies on jobs in other shards (R115 to R119).
 
-Called by the router (sharded/), implemented by the Redis store. A shard never talks to another one: it notes in its
-outbox, in the step that makes it necessary, what another shard must do or learn. The router delivers the notes, any
+Called by the router (sharded/), implemented by the Redis store. A shard never talks to another one: it records in its
+outbox, in the step that makes it necessary, what another shard must do or know. The router delivers the notes, any
 number of times and in any process, and removes each by its tick once it is delivered.
 
 R115. A parent elsewhere. A job may wait for one in another shard (`Ties.parents`): the edge is stored here as any
-  other, open at first, with the parent's shard, and a note `watch` asks that shard to tell what becomes of it. Prune
+  other, open at first, with the parent's shard, and a note `watch` asks that shard to report how it ends. Prune
   and delete of the child forget the parent with its last edge.
 R116. A watcher. `watch` lists a shard with a job: whenever that job finishes or comes back (R85), a note `news` says so
   in the same step. A job with a watcher is not deleted (StateConflict). Nor is it pruned: that is put off (R85), and a
@@ -14,7 +14,7 @@ R117. News say which state a parent is in, and carry a tick of its shard. `follo
   line, as if it were here (R83, R84), unless it knows news with a higher tick: so news that are late, repeated or out
   of order change nothing. A sealed store follows.
 R118. A job that belongs to another shard can be stored here as a note (`Ties.notes`), in one step with the jobs that
-  belong here, or with the end of a lease. Its notes come before all that this step lets others know.
+  belong here, or with the end of a lease. Its notes come before any other note of this step.
   A noted job names the shards that have children of it (`Noted.watchers`): they watch it from the step that stores it.
 R119. Notes are delivered oldest first; none is lost, and one that changed since it was read stays. A note of a job is
   accepted by a sealed store, as is the job when it is delivered (`Ties.noted`).

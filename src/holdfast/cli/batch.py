@@ -9,6 +9,7 @@ import click
 
 from .exits import Exit
 from .operate import me
+from .parse import counted
 from .session import Session, find_id, session_options
 
 
@@ -23,7 +24,7 @@ def batch(session: Session, id: str, close: bool, cancel: bool) -> int:
     ID is that of the batch, or a beginning or end of it that no other job has.
     """
     if close and cancel:
-        raise click.UsageError("give one of --close and --cancel.")
+        raise click.UsageError("give either --close or --cancel.")
     with session.store() as app:
         found = app.find_batch(find_id(app, id))
         if close:
@@ -42,5 +43,7 @@ def batch(session: Session, id: str, close: bool, cancel: bool) -> int:
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     named = f"{status.name}  " if status.name else ""
     session.print.line(f"{named}{status.id}  {state}")
-    session.print.line(f"{status.total} jobs, {status.progress:.0%} finished{': ' if listed else ''}{listed}")
+    session.print.line(
+        f"{counted(status.total, 'jobs')}, {status.progress:.0%} finished{': ' if listed else ''}{listed}"
+    )
     return Exit.DONE

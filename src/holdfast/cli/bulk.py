@@ -149,10 +149,11 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
     if yes:
         return
     if session.as_json or not sys.stdin.isatty():
+        can_preview = "dry_run" in click.get_current_context().params
         raise CommandFailed(
             Exit.USAGE,
-            f"{question} There is no terminal to ask for confirmation.",
-            "Add --yes, or look with --dry-run.",
+            f"{question} There is no terminal to confirm this on.",
+            "Add --yes, or preview it with --dry-run." if can_preview else "Add --yes.",
         )
     if not click.confirm(question, err=True):
         raise CommandFailed(Exit.FAILED, "not confirmed; nothing was changed.")

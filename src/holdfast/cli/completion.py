@@ -1,7 +1,7 @@
 """`holdfast completion bash | zsh | fish`: a shell's completion script; and the values that options complete to.
 
 Loaded by main when called, and by session.py for its options. A shell calls the program to complete a word: whatever
-goes wrong then, such as a store that cannot be reached, completes to nothing and says nothing.
+goes wrong then, such as a store that cannot be reached, silently completes to nothing.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def show(session: Session, name: str) -> int:
         ticks = [iso(at.timestamp()) for at in upcoming]
         session.print.document({"entry": {**entry_document(entry, in_code), "next": ticks}})
         return Exit.DONE
-    declared = f"by code, {ago(entry.declared_at, now)}" if entry.declared else "no, made at run time"
+    declared = f"by code, {ago(entry.declared_at, now)}" if entry.declared else "no, added at run time"
     session.print.fields(
         [
             ("entry", entry.name),
@@ -134,7 +134,7 @@ def _note(entry: Entry, in_code: bool | None, now: float) -> str:
     if in_code is False:
         notes.append("not in this code")
     if not entry.declared:
-        notes.append("made at run time")
+        notes.append("added at run time")
     return ", ".join(notes)
 
 
@@ -287,7 +287,7 @@ def run(session: Session, name: str) -> int:
         else:
             session.print.line(job.id)
             if not job.created:
-                session.print.note(f"kept: this job already exists, {job.state.value}.")
+                session.print.note(f"kept: this job already exists ({job.state.value}).")
     return Exit.DONE
 
 
@@ -312,7 +312,7 @@ def next_(session: Session, what: str, count: int, tz: str | None) -> int:
     for at in ticks:
         session.print.line(at)
     if not ticks:
-        session.print.note("no tick follows: the entry is paused or has ended.")
+        session.print.note("no next tick: the entry is paused or has ended.")
     return Exit.DONE
 
 
@@ -335,7 +335,7 @@ def backfill(session: Session, name: str, start: datetime, end: datetime, dry_ru
         planned = app.cron.backfill(name, start, end, dry_run=True)
         missing = sum(tick.created for tick in planned)
         if not dry_run:
-            confirm(session, f"make {counted(missing, 'jobs')} of entry {name!r} in {app.safe_url}?", yes=yes)
+            confirm(session, f"enqueue {counted(missing, 'jobs')} of entry {name!r} in {app.safe_url}?", yes=yes)
             session.announce(app)
             planned = app.cron.backfill(name, start, end)
     made = [{"at": iso(tick.at.timestamp()), "id": tick.id, "created": tick.created} for tick in planned]
@@ -344,6 +344,8 @@ def backfill(session: Session, name: str, start: datetime, end: datetime, dry_ru
         return Exit.DONE
     for tick in made:
         session.print.line(f"{tick['at']}  {tick['id'] if tick['created'] else 'has its job'}")
-    verb = "would make" if dry_run else "made"
-    session.print.note(f"{verb} {counted(sum(tick.created for tick in planned), 'jobs')} for {len(planned)} ticks.")
+    verb = "would enqueue" if dry_run else "enqueued"
+    session.print.note(
+        f"{verb} {counted(sum(tick.created for tick in planned), 'jobs')} for {counted(len(planned), 'ticks')}."
+    )
     return Exit.DONE

@@ -61,7 +61,7 @@ def dashboard(
             Exit.FAILED, f"the dashboard needs {error.name}.", "pip install 'holdfast[dashboard]'"
         ) from None
     source = session.code if session.has_code else session.named_url
-    with session.store() as store:  # says now, in a sentence, if the store cannot be reached
+    with session.store() as store:  # fails now, with a sentence, if the store cannot be reached
         store.counts()
         safe_url = store.safe_url
     app = create(source or store.url, read_only=read_only, password=password, hosts=hosts)

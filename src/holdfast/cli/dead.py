@@ -282,7 +282,7 @@ def _act(
     yes: bool,
 ) -> int:
     if [bool(ids), everything, query is not None].count(True) != 1:
-        raise click.UsageError("give ids, or --all with filters, or --query; one of the three.")
+        raise click.UsageError("give either ids, or --all with filters, or --query.")
     with session.store() as app:
         if query is not None:
             wanted: BulkSettings = {"by": me(), **settings}

@@ -180,6 +180,6 @@ def _show(session: Session, app: Holdfast, job: Job[Any]) -> None:
         return
     session.print.line(job.id)
     if job.replaced:
-        session.print.note("replaced: the job that was there got this call's arguments and time.")
+        session.print.note("replaced: the existing job got this call's arguments and due time.")
     elif not job.created:
-        session.print.note(f"kept: this job already exists, {job.state.value}.")
+        session.print.note(f"kept: this job already exists ({job.state.value}).")

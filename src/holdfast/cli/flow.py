@@ -11,6 +11,7 @@ import click
 
 from .exits import Exit
 from .operate import me
+from .parse import counted
 from .session import Session, find_id, session_options
 
 if TYPE_CHECKING:
@@ -63,6 +64,6 @@ def _show(session: Session, graph: FlowGraph) -> None:
         more = f" and {len(job.after) - 4} more" if len(job.after) > 4 else ""
         session.print.line(f"{name:<{width}}  {job.id}  {job.state.value}{waits}{more}")
     counts = ", ".join(f"{count} {state.value}" for state, count in sorted(graph.counts.items()))
-    session.print.line(f"{len(graph.jobs)} jobs, {graph.progress:.0%} finished: {counts}")
+    session.print.line(f"{counted(len(graph.jobs), 'jobs')}, {graph.progress:.0%} finished: {counts}")
     if graph.capped:
-        session.print.note("there are more than were followed.")
+        session.print.note("there are more jobs than are shown.")

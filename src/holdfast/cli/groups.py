@@ -127,6 +127,6 @@ def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, r
     session.print.table(
         ("id", "state", "task", "tries", "created"),
         [(job.id, job.state.value, job.task, str(tries(job)), ago(job.created_at, now)) for job in members],
-        empty="no job of this group is known.",
+        empty="this group has no jobs.",
     )
     return Exit.DONE

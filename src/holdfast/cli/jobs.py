@@ -119,7 +119,7 @@ def _columns(given: str | None) -> tuple[str, ...]:
 
 
 def _read(app: Holdfast, text: str, sort: str | None, after: str | None, limit: int) -> tuple[list[Job[Any]], Page]:
-    """Read until the limit, the end, or the bound of a page: then say so instead of going on."""
+    """Read until the limit, the end, or the bound of a page; a note says which bound ended it."""
     found: list[Job[Any]] = []
     scanned = 0
     while True:

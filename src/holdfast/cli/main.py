@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "signal": ("signal", "Send a signal to a job that waits for it."),
         "bury": ("operate", "Turn jobs that have not started into dead letters."),
         "reschedule": ("operate", "Change the due time of jobs that have not started."),
-        "edit": ("operate", "Change arguments, queue, group, priority or order before the start."),
+        "edit": ("operate", "Change arguments, queue, group, priority or order of jobs."),
         "delete": ("operate", "Remove jobs that are not running."),
         "keys": ("keys", "Free a unique key that a job holds."),
         "pause": ("operate", "Pause a queue, a group or a task."),

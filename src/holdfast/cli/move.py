@@ -152,7 +152,7 @@ def _preview(session: Session, one: Holdfast, two: Holdfast, found: Survey) -> i
     total = sum(number for by in found.jobs.values() for number in by.values())
     session.print.note(f"would move {counted(total, 'jobs')} to {two.safe_url}, beginning {found.plan.begins}.")
     if found.leases:
-        session.print.note(f"{counted(found.leases, 'jobs')} running: the move would wait for them.")
+        session.print.note(f"{counted(found.leases, 'jobs')} running: the move would wait until they have ended.")
     session.print.note("nothing was changed.")
     return Exit.DONE
 

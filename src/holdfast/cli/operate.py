@@ -190,7 +190,7 @@ def _change(
 
 
 def _became(job: Job[Any]) -> str:
-    """What became of a job."""
+    """The result for one job."""
     running = job.state is State.RUNNING and job.cancel_requested
     return "running, asked to stop" if running else job.state.value
 
@@ -234,13 +234,13 @@ def pause(session: Session, queue: str | None, group: str | None, task: str | No
 
 @click.command()
 @_what
-@click.option("--skip-dead", is_flag=True, help="Let a group go on without the dead job that stops it.")
+@click.option("--skip-dead", is_flag=True, help="Let a group continue without the dead job that stops it.")
 @session_options
 def resume(session: Session, queue: str | None, group: str | None, task: str | None, skip_dead: bool) -> int:
     """End a pause; for a queue, its slow-down as well; for a group, with --skip-dead, its stop by a dead job."""
     _one_thing(queue, group, task)
     if skip_dead and group is None:
-        raise click.UsageError("--skip-dead is about one group: say --queue QUEUE --group GROUP.")
+        raise click.UsageError("--skip-dead applies to one group: give --queue QUEUE --group GROUP.")
     return resume_it(session, make_pause(queue, group, task), skip_dead=skip_dead)
 
 
@@ -271,13 +271,13 @@ def resume_it(session: Session, wanted: Pause, *, skip_dead: bool = False) -> in
         if wanted.queue is not None and wanted.group is not None:
             dead = app.groups.get(wanted.queue, wanted.group).stopped_by
             if dead is not None:
-                session.print.note(f"it is stopped by dead job {dead}: revive or discard that, or add --skip-dead.")
+                session.print.note(f"it is stopped by dead job {dead}: revive or discard that job, or add --skip-dead.")
     return Exit.DONE
 
 
 def _one_thing(queue: str | None, group: str | None, task: str | None) -> None:
     if (queue is None) == (task is None) or (group is not None and queue is None):
-        raise click.UsageError("say what: --queue QUEUE, or --queue QUEUE --group GROUP, or --task TASK.")
+        raise click.UsageError("name one: --queue QUEUE, --queue QUEUE --group GROUP, or --task TASK.")
 
 
 def me() -> str:

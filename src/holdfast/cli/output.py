@@ -199,7 +199,7 @@ class Printer:
 
 
 def id_endings(ids: Iterable[str], least: int = 8) -> dict[str, str]:
-    """The ends of generated ids that tell these apart, all of one length; `holdfast job` accepts the end of an id, too.
+    """The shortest unique ends of these generated ids, all of one length; commands accept the end of an id, too.
 
     They begin with the time and end in chance, so the end is shorter. Ids of another form stay whole.
     """

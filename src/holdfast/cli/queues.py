@@ -224,11 +224,11 @@ def tasks(ctx: click.Context, session: Session) -> int:
                 told_rate(task.rule.rate, task.override),
                 str(task.running or ""),
                 _kept(task.rule),
-                "" if task.declared else "not declared by code",
+                "" if task.declared or workers[name] else "not declared by code",
             )
             for name, task in every.items()
         ],
-        empty="no live worker has a task, and no task has a limit, a rate or a rule of its own.",
+        empty="no tasks: no live worker has one, and none has a limit, a rate or a retention rule.",
     )
     return Exit.DONE
 

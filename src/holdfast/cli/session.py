@@ -104,7 +104,7 @@ class Session:
             raise CommandFailed(
                 Exit.UNREACHABLE,
                 f"there is no store at {app.safe_url}{place}.",
-                "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` make a store.",
+                "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` create a store.",
             )
 
     def would(self, what: str, facts: dict[str, Any]) -> int:
@@ -207,7 +207,7 @@ def task_hint(app: Holdfast, task: str) -> str:
         return ""
     ends = sorted(name for name in known if name.endswith(f".{task}"))
     near = f" Did you mean {' or '.join(ends[:3])}?" if ends else nearest(task, known)
-    return f"no live worker has a task {task!r}, and none of the newest jobs is of it.{near}"
+    return f"no live worker has a task {task!r}, and no recent job is of this task.{near}"
 
 
 def _only(given: str, found: list[str], what: str) -> str:

@@ -38,9 +38,9 @@ def audit(session: Session) -> int:
     looked = ", ".join(counted(number, what) for what, number in answer.checked.items())
     found = len(answer.violations)
     if answer.holds:
-        session.print.line(f"{looked}; no violation.", label="all holds", colour="green")
+        session.print.line(f"checked {looked}; no violations.", label="ok", colour="green")
     else:
-        session.print.note(f"{looked}; {counted(found, 'violations')}.")
+        session.print.note(f"checked {looked}; {counted(found, 'violations')}.")
     return Exit.DONE if answer.holds else Exit.FAILED
 
 

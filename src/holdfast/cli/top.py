@@ -100,7 +100,7 @@ def _since(job: Job[Any]) -> float:
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What the person looks at, beside the scene."""
+    """What the user has selected, beside the scene."""
 
     section: int = 0
     row: int = 0

@@ -199,7 +199,8 @@ def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
         printer.document({"store": store, **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
-        left = "the remaining jobs could not be counted" if drained.left is None else f"{drained.left} left"
+        unknown = "the remaining jobs could not be counted"
+        left = unknown if drained.left is None else f"{counted(drained.left, 'jobs')} left"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {left}.")
 
 

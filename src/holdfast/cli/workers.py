@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 WORKER_COLUMNS = (
     "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
 )  # fmt: skip
+WORKER_COLUMNS_DROPPED = (5, 6, 8, 1)  # on a narrow terminal: lease, started, memory, host
 JOBS_LISTED_MAX = 3  # per runner
 
 
@@ -51,7 +52,8 @@ def workers(ctx: click.Context, session: Session) -> int:
         rows += [_runner_row(runner, short) for runner in portraits[worker.id].runners]
         if left_out := portraits[worker.id].left_out:
             rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
-    session.print.table(WORKER_COLUMNS, rows, empty="no worker is registered. Start one: `holdfast work MODULE:APP`.")
+    empty = "no worker is registered. Start one: `holdfast work MODULE:APP`."
+    session.print.table(WORKER_COLUMNS, rows, empty=empty, drop=WORKER_COLUMNS_DROPPED)
     return Exit.DONE
 
 

@@ -85,7 +85,7 @@ def _end_of(day: date, zone: tzinfo, at: float) -> float:
 
 
 def times_of(next_after: NextAfter, now: float) -> tuple[float, ...]:
-    """The next ticks that a function chooses, as the entry stores them; ConfigurationError if it does not go on."""
+    """The next ticks that a function chooses, as the entry stores them; ConfigurationError if it does not advance."""
     at, found = now, list[float]()
     while len(found) < TIMES_KEPT_MAX:
         chosen = next_after(datetime.fromtimestamp(at, UTC))

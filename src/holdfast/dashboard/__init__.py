@@ -1,4 +1,4 @@
-"""The dashboard: see and steer one store in a browser. `holdfast.dashboard.create(app_or_url)` is an ASGI app.
+"""The dashboard: monitor and control one store in a browser. `holdfast.dashboard.create(app_or_url)` is an ASGI app.
 
 Needs the extra `dashboard` (Starlette and Jinja2). It reads through the app's own operator methods, so it works the
 same on every store; it never imports the user's tasks unless it is given their app.

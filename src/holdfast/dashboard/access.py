@@ -1,4 +1,4 @@
-"""Who may do what: hosts, credentials, roles, sessions and the proof that a change was asked for by our own page.
+"""Who may do what: hosts, credentials, roles, sessions, and proof that a change was requested by our own page.
 
 Called by app.py before any handler runs. Every route but /login, /static and /health needs an `Access`; every change
 needs the role for it, a token bound to the session, and an Origin that is ours. Nothing here reads the store.
@@ -23,7 +23,7 @@ COOKIE = "holdfast_session"
 SESSION_SECONDS = 12 * 3600
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 FAILURES_MAX = 5  # wrong passwords …
-FAILURES_SECONDS = 60.0  # … within this long, over all clients: then logins wait
+FAILURES_SECONDS = 60.0  # … within this time, over all clients: then logins are refused
 
 
 class Access(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
     name: str = ""  # recorded with every change, e.g. as who paused a queue
     payload: bool = False
-    operate: bool = False  # cancel, retry, pause, limits …: what can be undone
+    operate: bool = False  # cancel, retry, pause, limits …: changes that can be undone
     destroy: bool = False  # discard and delete
     work: bool = False  # lease jobs over the API: see their arguments as they are, and settle them
 
@@ -45,7 +45,7 @@ Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 
 
 class Refused(Exception):
-    """The request is not carried out. `status` is HTTP's; the text is shown."""
+    """The request is refused. `status` is the HTTP status; the text is shown."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ class Sessions:
         return f"{body}.{self.sign(body)}"
 
     def kind(self, cookie: str | None) -> str | None:
-        """The kind of a session that is ours and has not ended; else None."""
+        """The kind of a valid session that we signed; else None."""
         body, _, signature = (cookie or "").rpartition(".")
         if not body or not hmac.compare_digest(self.sign(body), signature):
             return None
@@ -83,7 +83,7 @@ class Sessions:
 
 
 class Password:
-    """One password for everybody: checked in constant time, wrong ones slowed down."""
+    """One password for everybody: checked in constant time, with a limit on wrong attempts."""
 
     def __init__(self, password: str) -> None:
         self._digest = hashlib.sha256(password.encode()).digest()
@@ -102,14 +102,14 @@ class Password:
 
 
 def host_of(connection: HTTPConnection) -> str:
-    """The host a browser asked for, without its port."""
+    """The requested host, without its port."""
     return urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
 
 
 def check_host(connection: HTTPConnection, hosts: Collection[str] | None) -> None:
-    """Refuse names that are not ours: a page of another site may have pointed its own name at this address.
+    """Refuse host names that are not ours: another site may have pointed its own name at this address (DNS rebinding).
 
-    An address in digits needs no name server, so nobody can point it elsewhere.
+    A numeric address involves no name server, so it cannot be rebound.
     """
     host = host_of(connection)
     if host in LOOPBACK or host in (hosts or ()) or _is_address(host):
@@ -126,7 +126,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_local(connection: HTTPConnection) -> bool:
-    """Whether the request came from this machine, and was meant for it: a proxy asks for another name."""
+    """Whether the request came from this machine and was meant for it: one through a proxy has another host name."""
     client = connection.client
     near = client is not None and (client.host in LOOPBACK or client.host.startswith("127."))
     return near and host_of(connection) in LOOPBACK and "forwarded" not in _via(connection)
@@ -137,7 +137,7 @@ def _via(connection: HTTPConnection) -> str:
 
 
 def check_same_site(connection: HTTPConnection) -> None:
-    """Refuse a change that another site's page asked for."""
+    """Refuse a change requested by another site's page."""
     site = connection.headers.get("sec-fetch-site")
     origin = connection.headers.get("origin")
     own = f"{connection.url.scheme}://{connection.headers.get('host', '')}"
@@ -148,8 +148,8 @@ def check_same_site(connection: HTTPConnection) -> None:
 
 
 def check_api_client(connection: HTTPConnection) -> None:
-    """Refuse a call that another site's page made. JSON makes a browser ask first (preflight), which nobody answers;
-    a program that is no browser names no origin."""
+    """Refuse a call made by another site's page. For JSON, a browser sends a preflight request first, which fails here;
+    a program that is not a browser sends no Origin."""
     kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "Send JSON, with `Content-Type: application/json`.")

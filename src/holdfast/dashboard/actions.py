@@ -1,7 +1,7 @@
-"""What a form or a call of the API does: one table of verbs, each with its role, its body and the change it makes.
+"""What forms and API calls do: one table of verbs, each with its role, its body and the change it makes.
 
 Called by app.py and api.py after host, access, role and origin were checked. Returns an `Outcome` with the sentence
-shown afterwards. One refusal among many jobs does not keep the others from it.
+shown afterwards. If one of many jobs is refused, the others still change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Form = Mapping[str, Sequence[str]]
 
 
 class Refusal(Struct, frozen=True):
-    """A job for which it was not done, and why."""
+    """A job that was refused, and why."""
 
     id: str
     error: str
@@ -62,7 +62,7 @@ class Outcome(Struct, frozen=True):
     command: str = ""  # the command line that does the same
     done: int = 1
     refused: list[Refusal] = []
-    text: str = ""  # what was asked for, if that was a text: a worker's stacks
+    text: str = ""  # the requested text, if there is one: a worker's stacks
 
 
 class Verb(Struct, frozen=True):
@@ -72,9 +72,9 @@ class Verb(Struct, frozen=True):
     body: type[Struct]
     run: Callable[[Changes, Any], Awaitable[Outcome]]
     about: str
-    asks: bool = False  # cannot be undone: a form is asked once more
+    asks: bool = False  # cannot be undone: a form has to be confirmed
     line: tuple[str, ...] = ()  # the words of the command that does the same
-    method: str = ""  # of many jobs: the verb of app.bulk
+    method: str = ""  # for many jobs: the method of app.bulk
 
 
 def line_of(verb: Verb, body: Struct) -> str:
@@ -98,7 +98,7 @@ def line_of(verb: Verb, body: Struct) -> str:
 
 
 def _changes_of(body: Jobs) -> dict[str, Any]:
-    """What becomes of each job besides the verb itself, by the names that the app and the command line use."""
+    """What else changes about each job, by the names that the app and the command line use."""
     names = ("queue", "priority", "delay", "rate", "args")
     return {name: value for name in names if (value := getattr(body, name, None)) not in (None, "")}
 
@@ -124,7 +124,7 @@ class Preview(Struct, frozen=True):
 
 
 async def preview(verb: Verb, body: Struct, reads: Reads, changes: Changes) -> Preview:
-    """Count what the change is about; of many jobs, those in a state that the verb applies to."""
+    """Count the jobs that the change affects: those in a state to which the verb applies."""
     match body:
         case Jobs(query=str(query)):
             tally = await reads.count(query, "state")
@@ -142,7 +142,7 @@ async def preview(verb: Verb, body: Struct, reads: Reads, changes: Changes) -> P
 
 
 def asks(verb: Verb, body: Struct) -> bool:
-    """Whether a person is to confirm it: it cannot be undone, or it is about all that match."""
+    """Whether it has to be confirmed: it cannot be undone, or it affects all jobs that match a query."""
     return verb.asks or (isinstance(body, Jobs) and body.query is not None)
 
 
@@ -152,7 +152,7 @@ def first(form: Form, name: str) -> str:
 
 
 def body_of(verb: Verb, form: Form) -> Struct:
-    """A form as the verb's body. Of a field that is given more than once, lists take all, texts the first."""
+    """A form as the verb's body. If a field is given more than once, lists take all values, texts the first."""
     given: dict[str, Any] = {}
     for name in verb.body.__struct_fields__:
         if name == "args" and verb.body is not Call:
@@ -179,7 +179,7 @@ def _seconds(text: str) -> float:
     """A duration as typed into a form."""
     seconds = duration_seconds(text)
     if seconds is None:
-        raise Refused(400, f"{text[:40]!r} is no duration. Write 90s, 15m, 2h or 7d.")
+        raise Refused(400, f"{text[:40]!r} is not a duration. Write 90s, 15m, 2h or 7d.")
     return seconds
 
 
@@ -189,7 +189,7 @@ def _typed_args(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(400, "Arguments are a JSON object, by name.")
     if HIDDEN in text:
-        raise Refused(400, "These arguments have a hidden value, which would be stored as it is shown.")
+        raise Refused(400, "These arguments contain a hidden value: the mask itself would be stored.")
     return value
 
 
@@ -218,18 +218,18 @@ def _each(method: str, done: str) -> Callable[[Changes, Jobs], Awaitable[Outcome
         count = len(ids) - len(refused)
         said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
         if refused:
-            said += f" {num(len(refused))} refused, the first was {short(refused[0].id)}: {refused[0].error}"
+            said += f" {num(len(refused))} refused; the first, {short(refused[0].id)}: {refused[0].error}"
         return Outcome(said, "", count, refused)
 
     return run
 
 
 def _bulk_outcome(result: BulkResult, done: str) -> Outcome:
-    """What became of all jobs that matched."""
+    """The outcome for all jobs that matched."""
     count = len(result.done)
     said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
     if len(result.matched) >= BULK_MAX:
-        said += " That is as many as one request takes: if more match, do it again, or use the command."
+        said += " That is the most that one request changes: if more match, repeat it, or use the command."
     if result.refused:
         said += f" {num(len(result.refused))} refused, the first: {next(iter(result.refused.values()))}"
     if result.stopped is not None:
@@ -240,7 +240,7 @@ def _bulk_outcome(result: BulkResult, done: str) -> Outcome:
 
 async def _edit_many(changes: Changes, jobs: JobsEdit) -> Outcome:
     if not _changes_of(jobs):
-        raise Refused(400, "Say what to change: the queue, the priority, or both.")
+        raise Refused(400, "Give a new queue, a new priority, or both.")
     return await _each("edit", "changed")(changes, jobs)
 
 
@@ -259,7 +259,7 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(400, f"{text!r} is no time. Write 2030-01-31T09:00.") from None
+        raise Refused(400, f"{text!r} is not a time. Write 2030-01-31T09:00.") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -324,11 +324,11 @@ async def _resume(changes: Changes, target: Target) -> Outcome:
 async def _limit(changes: Changes, target: Target) -> Outcome:
     named = _target(target)
     await changes.limit(named, _said(target.limit, int), _said(target.rate, str))
-    return Outcome(f"Changed the limits of {_shown(named)}. They hold until they are reset.")
+    return Outcome(f"Changed the limits of {_shown(named)}. They apply until they are reset.")
 
 
 def _said(text: str, kind: type) -> Any:
-    """A limit as typed: empty leaves it as it is, `reset` goes back to the code's, `none` lifts it."""
+    """A limit as typed: empty keeps it, `reset` restores the code's, `none` lifts it."""
     if not text:
         return UNSET
     if text in ("reset", "none"):
@@ -358,7 +358,7 @@ async def _enqueue(changes: Changes, call: Call) -> Outcome:
 
 
 def _ask(ask: Ask) -> Callable[[Changes, WorkerAsk], Awaitable[Outcome]]:
-    """A command for one worker: it carries it out with its next renewal, and this waits for its answer."""
+    """Send a command to one worker, which receives it with its next renewal, and wait for its answer."""
 
     async def run(changes: Changes, about: WorkerAsk) -> Outcome:
         result = await changes.ask_worker(about.worker, ask)
@@ -397,7 +397,7 @@ VERBS: Mapping[str, Verb] = {
         line=("edit",), method="edit",
     ),
     "edit": Verb("operate", JobEdit, _edit, "Change a job that has not started.", line=("edit",)),
-    "empty": Verb("destroy", QueueName, _empty, "Delete what has not started in a queue.", True, ("queues", "empty")),
+    "empty": Verb("destroy", QueueName, _empty, "Delete the unstarted jobs of a queue.", True, ("queues", "empty")),
     "obliterate": Verb(
         "destroy", QueueName, _obliterate, "Delete all jobs, dead letters and operators' settings of a queue.", True,
         ("queues", "obliterate"),
@@ -412,19 +412,19 @@ VERBS: Mapping[str, Verb] = {
         "operate", Backfill, _backfill, "Enqueue jobs for past ticks that have none.", True, ("cron", "backfill")
     ),
     "worker-pause": Verb(
-        "operate", WorkerAsk, _ask("pause"), "Have a worker claim nothing more.", line=("workers", "pause")
+        "operate", WorkerAsk, _ask("pause"), "Make a worker stop claiming jobs.", line=("workers", "pause")
     ),
     "worker-resume": Verb(
-        "operate", WorkerAsk, _ask("resume"), "Have a paused worker claim again.", line=("workers", "resume")
+        "operate", WorkerAsk, _ask("resume"), "Make a paused worker claim jobs again.", line=("workers", "resume")
     ),
     "worker-slots": Verb(
         "operate", WorkerSlots, _slots, "Change how many slots a worker uses.", line=("workers", "slots")
     ),
     "worker-stacks": Verb(
-        "operate", WorkerAsk, _ask("stacks"), "Ask a worker where its handlers are.", line=("workers", "stacks")
+        "operate", WorkerAsk, _ask("stacks"), "Show the stacks of a worker's handlers.", line=("workers", "stacks")
     ),
     "worker-stop": Verb(
-        "destroy", WorkerAsk, _ask("stop"), "Have a worker stop, as SIGTERM does.", True, ("workers", "stop")
+        "destroy", WorkerAsk, _ask("stop"), "Stop a worker gracefully, like SIGTERM.", True, ("workers", "stop")
     ),
     "audit": Verb(
         "operate", Nothing, _audit, f"Check the store against every guarantee, if it has at most {AUDIT_MAX:,} jobs.",

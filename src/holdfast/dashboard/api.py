@@ -1,8 +1,8 @@
-"""The JSON API: one table of endpoints that read, the verbs of actions.py as endpoints that change, and their OpenAPI
+"""The JSON API: one table of endpoints that read, the verbs of actions.py as endpoints that write, and their OpenAPI
 document.
 
-Called by app.py after the same checks as the pages. Every answer is one of the structs of documents.py. A read costs a
-bounded look at the store: lists have a limit, counts stop at a cap and say so.
+Called by app.py after the same checks as the pages. Every response is a struct of documents.py. Every read is
+bounded: lists have a limit, counts stop at a cap and say so.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         jobs,
         (
             QUERY,
-            Parameter("sort", "The order; newest first without it.", {"type": "string", "enum": list(SORTS)}),
+            Parameter("sort", "The order; default: newest first.", {"type": "string", "enum": list(SORTS)}),
             Parameter("after", "Where the previous page ended.", {"type": "string", "maxLength": 60}),
             LIMITED,
         ),
@@ -260,7 +260,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Stats,
         stats,
         (
-            Parameter("by", "One line for each of these.", {"type": "string", "enum": list(BYS)}),
+            Parameter("by", "Group by this.", {"type": "string", "enum": list(BYS)}),
             Parameter("since", "The time covered, until now.", {"type": "string", "enum": list(SPANS)}),
         ),
     ),
@@ -296,7 +296,7 @@ READS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in ENDPOIN
 
 
 async def read(endpoint: Endpoint, visit: Visit) -> Any:
-    """Carry out a GET; what is not there is NotFound."""
+    """Handle a GET; raises NotFound if there is no such thing."""
     try:
         return await endpoint.run(visit)
     except JobNotFound as error:
@@ -306,7 +306,7 @@ async def read(endpoint: Endpoint, visit: Visit) -> Any:
 
 
 async def page(_: Visit) -> tuple[str, Values]:
-    """The page that lists all of it."""
+    """The page that lists all endpoints."""
     return "api.html", {"endpoints": ENDPOINTS, "verbs": VERBS, "steps": STEPS}
 
 
@@ -338,14 +338,14 @@ def openapi(root: str) -> dict[str, Any]:
         "info": {
             "title": "Holdfast",
             "version": __version__,
-            "description": "One store: its jobs, and how to steer it.",
+            "description": "Monitor and control the jobs of one store.",
         },
         "servers": [{"url": root or "/"}],
         "paths": paths,
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "password": {"type": "http", "scheme": "bearer", "description": "The password, where there is one."}
+                "password": {"type": "http", "scheme": "bearer", "description": "The password, if there is one."}
             },
         },
         "security": [{}, {"password": []}],
@@ -384,5 +384,5 @@ def _responses(schema: JsonSchema) -> JsonSchema:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
     return {
         "200": {"description": "Done.", "content": {"application/json": {"schema": schema}}},
-        "default": {"description": "Not done; the sentence says why.", "content": error},
+        "default": {"description": "Refused; the text says why.", "content": error},
     }

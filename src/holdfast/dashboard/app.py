@@ -68,20 +68,20 @@ from .work_api import STEPS, Leasing
 
 T = TypeVar("T")
 
-OWN_FIELDS = ("token", "confirm")  # of the page that asks
-BODY_BYTES_MAX = 256 << 10  # besides arguments or a result
-ESCAPED_TIMES = 3  # how much longer JSON may be than what is stored: an é takes two bytes, and six where it is escaped
+OWN_FIELDS = ("token", "confirm")  # of the confirmation page
+BODY_BYTES_MAX = 256 << 10  # not counting arguments or a result
+ESCAPED_TIMES = 3  # JSON may be longer than what is stored: an é takes two bytes, but six if escaped
 FIELDS_MAX = 2000
-SAID_COMMAND_MAX = 300  # characters of a command that is shown after an action
+SAID_COMMAND_MAX = 300  # characters of the command shown after an action
 STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
     ((BackendUnavailable, OutcomeUnknown), 503),
     ((JobNotFound, CronEntryNotFound), 404),
     ((ConfigurationError, ArgumentsRejected), 400),
     ((StateConflict, DuplicateJob), 409),
 )
-LIVE_SECONDS = 0.35  # between two looks of an open page
+LIVE_SECONDS = 0.35  # between two reads for an open page
 LIVE_SEEN_SECONDS = 0.9  # a change is sent within this long …
-LIVE_LOOK_MAX = 0.3  # … unless a look takes longer than this: then looks are rarer, so that the store is not kept busy
+LIVE_LOOK_MAX = 0.3  # … unless a read takes longer than this: then it reads less often, to spare the store
 LIVE_STREAMS_MAX = 100
 THEMES = ("system", "light", "dark")
 HEADERS = {
@@ -97,16 +97,16 @@ HEADERS = {
 
 
 def pause_after(look: float) -> float:
-    """Seconds from one look of an open page to the next, if a look takes this long.
+    """Seconds from one read for an open page to the next, if a read takes this long.
 
-    A change that a look just misses is sent by the next one. What that one reads may have been read for another page.
+    A change that a read just misses is sent by the next one, which may share its result with another page.
     """
     if look > LIVE_LOOK_MAX:
         return 2 * look
     return max(look / 2, min(LIVE_SECONDS, LIVE_SEEN_SECONDS - KEPT_SECONDS - 2 * look))
 
 
-_TIMES = re.compile(r">[^<]*</time>")  # relative times pass by themselves: the script keeps them up to date
+_TIMES = re.compile(r">[^<]*</time>")  # the script keeps relative times up to date
 STATIC = {
     "tokens.css": "text/css",
     "dashboard.css": "text/css",
@@ -134,14 +134,14 @@ def create(
         raise ConfigurationError(f"create() takes an app or a URL, not {type(app_or_url).__name__}.")
     code = app_or_url if isinstance(app_or_url, Holdfast) else None
     url = app_or_url if isinstance(app_or_url, str) else app_or_url.url
-    # An app of its own: looking must not declare the rules of somebody's code. Only memory:// cannot be shared so.
+    # A separate app: reading must not declare the user's rules. Only memory:// cannot be shared this way.
     store = code if code is not None and parse_url(url).scheme == "memory" else Holdfast(url)
     reads = Reads(store, {} if code is None else code.tasks)
     return Dashboard(store, code, reads, read_only, access, Redact(redact), password, hosts, Sessions(secret)).asgi()
 
 
 class Dashboard:
-    """One store, served."""
+    """The dashboard of one store."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Dashboard:
     # ------------------------------------------------------------------ before anything
 
     async def _visitor(self, connection: HTTPConnection) -> Access:
-        """Who asks; Refused if nobody we know."""
+        """The visitor's access; Refused if there is none."""
         if self._authorize is not None:
             known = self._authorize(connection)
             known = await known if inspect.isawaitable(known) else known
@@ -289,7 +289,7 @@ class Dashboard:
         )
 
     def _said(self, connection: HTTPConnection, session: str) -> str:
-        """The sentence the last action left for this session."""
+        """The result of this session's last action, shown once."""
         signature, _, text = connection.cookies.get("holdfast_said", "").partition(".")
         with contextlib.suppress(ValueError):
             said = json.loads(bytes.fromhex(text)) if text else ""
@@ -300,7 +300,7 @@ class Dashboard:
     # ------------------------------------------------------------------ live updates
 
     async def _live(self, request: Request) -> Response:
-        """Server-sent events: the page again, whenever it has changed."""
+        """Server-sent events: the page's content, whenever it has changed."""
         target = urlsplit(request.query_params.get("at", "/"))
         params = {name: values[0] for name, values in parse_qs(target.query).items()}
         visit = await self._visit(request, params)
@@ -308,7 +308,7 @@ class Dashboard:
         if name not in self._pages:
             raise Refused(404, "There is no such page.")
         if self._streams >= LIVE_STREAMS_MAX:
-            raise Refused(503, "Too many pages are being watched. This one is read again every few seconds instead.")
+            raise Refused(503, "Too many pages are open. This one reloads every few seconds instead.")
         stream = self._changes(request, name, params, self._session(request))
         return StreamingResponse(stream, media_type="text/event-stream", headers={**HEADERS, "X-Accel-Buffering": "no"})
 
@@ -359,7 +359,7 @@ class Dashboard:
         return form
 
     def _changes_for(self, access: Access, name: str) -> tuple[actions.Verb, Changes]:
-        """The way to change the store, if this visitor may do this."""
+        """The verb, and write access to the store, if this visitor may do this."""
         verb = actions.VERBS.get(name)
         if verb is None:
             raise Refused(404, "There is no such action.")
@@ -398,7 +398,7 @@ class Dashboard:
     async def _ask(
         self, request: Request, form: Mapping[str, list[str]], verb: actions.Verb, changes: Changes, body: Any
     ) -> Response:
-        """A page that asks whether to do it: how much it is about, and the command that does the same."""
+        """The confirmation page: how many jobs it affects, and the command that does the same."""
         return self._plain_page(
             request,
             "confirm.html",
@@ -417,7 +417,7 @@ class Dashboard:
         )
 
     def _back(self, request: Request, here: str) -> Response:
-        """To the page the form was on; never to another site."""
+        """Redirect to the page the form was on; never to another site."""
         return RedirectResponse(own_path(request, here), 303, headers=HEADERS)
 
     async def _theme(self, request: Request) -> Response:
@@ -456,7 +456,7 @@ class Dashboard:
         return json_response(await step.run(Leasing(self._app, self._code), body))
 
     async def _json(self, request: Request, kind: type[T], limit: str) -> T:
-        """The body; one with a result or arguments as large as the app's limit of this name is accepted."""
+        """The decoded body. It may contain a result or arguments as large as the app's limit of this name."""
         largest: int = getattr(self._code or self._app, limit)
         most = BODY_BYTES_MAX + ESCAPED_TIMES * largest
         text = f"The body takes more than {most} bytes; {limit} is {largest}. Send less in one call."
@@ -515,7 +515,7 @@ class Dashboard:
         return PlainTextResponse("ok", headers=HEADERS)
 
     def _plain_page(self, request: Request, template: str, status: int, session: str, **values: Any) -> Response:
-        """A page without the frame: login and errors."""
+        """A page without the navigation: login and errors."""
         root = root_of(request)
         theme = request.cookies.get("holdfast_theme", "system")
         html = self._templates.get_template(template).render(
@@ -555,7 +555,7 @@ class Dashboard:
 
 
 def own_path(connection: HTTPConnection, here: str) -> str:
-    """A path of this dashboard as a form gave it; the overview for anything else."""
+    """A path of this dashboard given by a form; the overview for anything else."""
     root, parts = root_of(connection), urlsplit(here)
     own = parts.path.startswith(f"{root}/") and not here.startswith("//") and "\\" not in here and not parts.netloc
     return here if own else f"{root}/"

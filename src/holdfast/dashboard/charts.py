@@ -1,6 +1,6 @@
-"""Charts as SVG: plots that stretch, labels as HTML beside them, and the same numbers as a table for everybody else.
+"""Charts as SVG: plots that stretch, labels as HTML beside them, and the same numbers as a table for screen readers.
 
-Called by the pages with numbers that were read from the store. Pure: no reading, and no colour but by the class of the
+Called by the pages with numbers read from the store. Pure: it reads nothing; colours come only from the class of the
 state an outcome leads to (see tokens.css).
 """
 
@@ -52,7 +52,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """What a chart is about, but for its numbers."""
+    """A chart's title and texts."""
 
     id: str
     title: str
@@ -108,7 +108,7 @@ def _decade(power: int) -> str:
 
 
 def spark(values: Sequence[float], hue: str, said: str) -> Markup:
-    """A trend inside a row of a table."""
+    """A sparkline for a table row."""
     top, count = max([*values, 1]), max(len(values), 1)
     step = 96 / count
     bars = Markup().join(
@@ -205,7 +205,7 @@ def _area(series: Series, top: float) -> Markup:
 
 
 def _steps(series: Series, top: float) -> Markup:
-    """A line in steps, as the edge of an area: beside one, both begin and end at the same times."""
+    """A stepped line like the edge of an area, so that both begin and end at the same times."""
     step, path, pen = WIDTH / max(1, len(series.values)), "", False
     for i, value in enumerate(series.values):
         if value is not None:
@@ -228,5 +228,5 @@ def _line(series: Series, share: Callable[[float], float]) -> Markup:
 
 
 def _next_known(values: Values, at: int) -> bool:
-    """Whether a line can go on from here; a lone value is drawn as a dash."""
+    """Whether a line can continue from here; a lone value is drawn as a dash."""
     return at + 1 < len(values) and values[at + 1] is not None

@@ -1,7 +1,7 @@
 """A cron entry's latest runs as a strip, and its next ones: a square per tick, with the state of its job.
 
-Called by the page of cron entries. A tick's job has a known id, so the strip costs one bounded read per task. Pure but
-for that read, which the page does.
+Called by the page of cron entries. A tick's job has a known id, so a strip costs one bounded read per task. Pure except
+for that read, which the page makes.
 """
 
 from __future__ import annotations

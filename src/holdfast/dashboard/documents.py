@@ -1,6 +1,6 @@
-"""What the JSON API returns: one struct per kind of thing, and how it is made from what the store holds.
+"""The documents of the JSON API: one struct per kind, and how it is built from the store's records.
 
-Called by api.py. The schemas in /api/openapi.json are those of these structs. Arguments, results, errors' texts and
+Called by api.py. The schemas in /api/openapi.json describe these structs. Arguments, results, errors' texts and
 logs are None for a visitor without the role payload; secrets are hidden as on the pages.
 """
 
@@ -130,7 +130,7 @@ class OverviewDocument(Struct, frozen=True, kw_only=True):
 
 
 class KindDocument(Struct, frozen=True, kw_only=True):
-    """Dead letters that died alike."""
+    """Dead letters with the same cause."""
 
     task: str
     name: str
@@ -252,7 +252,7 @@ class WorkerDocument(Struct, frozen=True, kw_only=True):
 
 
 class SystemDocument(Struct, frozen=True, kw_only=True):
-    """The store and the checks about it."""
+    """The store and the results of its checks."""
 
     version: str
     store: str

@@ -56,7 +56,7 @@ def percent(share: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes as people read them."""
+    """A readable size."""
     if count is None:
         return "–"
     for unit in ("B", "kB", "MB"):
@@ -104,7 +104,7 @@ def _stamp(moment: float, text: str, kind: str = "clock") -> Markup:
 
 
 def ago(moment: datetime | float | None, now: float) -> str | Markup:
-    """A past or coming time, relative, with the exact one on hover."""
+    """A relative time, with the exact one on hover."""
     at = seconds_of(moment)
     if at is None:
         return "–"
@@ -185,7 +185,7 @@ def prose(text: str, root: str, now: float) -> Markup:
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter of a task, as a form asks for it."""
+    """A parameter of a task, for a form."""
 
     name: str
     kind: str
@@ -249,7 +249,7 @@ def pretty(value: Any) -> str:
 
 
 def coloured(value: Any) -> Markup:
-    """The same with keys, texts and numbers told apart."""
+    """The same with keys, texts and numbers in different colours."""
     text, made, at = visible(pretty(value)), Markup(), 0
     for found in _JSON.finditer(text):
         made += escape(text[at : found.start()])
@@ -259,7 +259,7 @@ def coloured(value: Any) -> Markup:
 
 
 def clipped(text: str) -> str:
-    """Text of a page: at most so much of it."""
+    """Text for a page, cut at VALUE_CHARS_MAX characters."""
     if len(text) <= VALUE_CHARS_MAX:
         return text
     return f"{text[:VALUE_CHARS_MAX]}\n… {len(text) - VALUE_CHARS_MAX:,} more characters"

@@ -1,6 +1,6 @@
 """The conditions an unstarted job must meet, in the order in which they are checked: which are met, which stops it.
 
-Called by the job's page, beside what explain says in sentences. Reads only; a slightly stale picture is good enough.
+Called by the job's page, beside the sentences of explain. Reads only; slightly stale data is good enough.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     task: TaskRecord | None
     pauses: list[Pause]
     workers: list[WorkerRecord]
-    quiet_seconds: float = 0.0  # after a failover the store hands nothing out for this long
+    quiet_seconds: float = 0.0  # after a failover the store hands out no jobs for this long
 
 
 def gates(scene: Scene) -> list[Gate]:
@@ -108,11 +108,11 @@ def _turn(scene: Scene) -> list[Gate]:
         return [Gate(name="Its group is stopped", text=f"by dead job {group.stopped_by}", open=False)]
     if scene.job.state is State.WAITING:
         return [Gate(name="Its group has no room", text=held, open=False)]
-    return [Gate(name="It is its group's turn" if scene.job.state is State.READY else "Its group", text=held)]
+    return [Gate(name="It is its turn in its group" if scene.job.state is State.READY else "Its group", text=held)]
 
 
 def _limits(scene: Scene) -> Gate:
-    """The limits of queue and task; rates only as far as they are set: whether one stops it now is explain's to say."""
+    """The limits of queue and task; of rates only whether they are set: explain says whether one blocks the job now."""
     said: list[str] = []
     if scene.queue is not None:
         limit = limit_in_force(scene.queue.limit, scene.queue.override)

@@ -1,7 +1,7 @@
 """The list of jobs: the query with its completion, tabs by state with their numbers, one page, and counts by a field.
 
-Called through pages.PAGES. Everything is read by the store's own bounded pages and tallies, and what was only partly
-counted or looked at is marked.
+Called through pages.PAGES. Everything is read by the store's own bounded pages and tallies; what was only partly
+counted or read is marked.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def jobs(visit: Visit) -> tuple[str, Values]:
 
 
 async def completions(visit: Visit) -> list[tuple[str, str]]:
-    """What the query may be completed to: fields first, then values of the store."""
+    """Completions of the query: fields first, then values from the store."""
     reads = visit.reads
     queues = [queue.name for queue in await reads.queues()][:COMPLETIONS_MAX]
     tasks = sorted({*reads.code, *(record.rule.name for record in await reads.tasks())})[:COMPLETIONS_MAX]
@@ -133,7 +133,7 @@ def _time_column(query: JobQuery) -> str:
 
 
 async def _tally(visit: Visit, text: str, query: JobQuery) -> Tally:
-    """Jobs by state, of the query without its states. Without conditions, or of one queue, the numbers are exact."""
+    """Jobs by state, for the query without its states. Without conditions, or for one queue, the numbers are exact."""
     others, _ = without_states(text)
     if not others:
         totals = await visit.reads.totals()
@@ -180,7 +180,7 @@ def _tabs(visit: Visit, text: str, sort: str, tally: Tally | None) -> list[Tab]:
 
 
 def _total(query: JobQuery, tally: Tally) -> tuple[int, bool]:
-    """How many jobs the whole query has, and whether that is all."""
+    """How many jobs match the query, and whether all were counted."""
     states = [state.value for state in query.states] or list(tally.groups)
     return sum(tally.groups.get(state, 0) for state in states), tally.complete
 
@@ -203,7 +203,7 @@ async def _groups(visit: Visit, text: str, by: str | None) -> list[Values]:
 
 
 def _bulk_changes(visit: Visit, query: JobQuery) -> list[str]:
-    """What can be changed of selected jobs in the states shown."""
+    """What can be changed about selected jobs in the states shown."""
     states = set(query.states) or set(State)
     fits = {"edit": bool(states & UNSTARTED), "revive": State.DEAD in states}
     return [name for name, fit in fits.items() if fit and visit.may("operate")]

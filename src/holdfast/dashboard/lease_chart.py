@@ -152,7 +152,7 @@ def _block(lease: Lease, y: int, scale: _Scale) -> Markup:
     end = Markup('<line class="end {0}" x1="{1}" x2="{1}" y1="{2}" y2="{3}"/>')
     said = lease.outcome or "running"
     near = x + width < 80
-    beside = near or x > LEFT + 20  # else there is no room for words but in the block
+    beside = near or x > LEFT + 20  # else the words only fit inside the block
     label = f"{lease.fence % 10000}" if width > 5 else ""
     label = label if beside else f"{label} · {said}"
     return Markup(
@@ -185,9 +185,9 @@ _GAP = Markup(
 
 
 def _note(entry: HistoryEntry, y: int, scale: _Scale) -> Markup:
-    """Above the fence a tick for a progress report; below it, of a late renewal, the time without one."""
+    """Above the fence, a tick for a progress report; below it, the gap of a late renewal."""
     at = entry.at.timestamp()
-    if entry.kind == "progress":  # without its text, which not everybody may see
+    if entry.kind == "progress":  # without its text, which not every visitor may see
         said = "progress" if entry.progress is None else f"progress {entry.progress:.0%}"
         return _TICK.format(said, _p(scale.x(at)), y, y + 5)
     first = scale.x(at - (entry.gap or 0.0))

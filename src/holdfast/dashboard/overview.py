@@ -21,7 +21,7 @@ from .visit import Values, Visit
 SPANS = {"1h": 3600.0, "24h": 86400.0, "7d": 7 * 86400.0}
 OUTCOMES = (("failed", "scheduled", "retrying"), ("stalled", "waiting", "stalled"), ("dead", "dead", "dead"))
 OTHERS = (("cancelled", "cancelled", "cancelled"), ("expired", "cancelled", "expired"))
-SEEN = "seen while a page is open"
+SEEN = "sampled while a page is open"
 PERCENTILES = ("p50", "p95", "p99")
 
 
@@ -57,7 +57,7 @@ def served_by(workers: Sequence[WorkerRecord]) -> Counter[str]:
 
 
 def lines_of(stats: Stats) -> dict[str, Values]:
-    """By name: how much ended per minute, how often it failed, how long it took, and the trend."""
+    """By name: ends per minute, failure rate, durations and the trend."""
     minutes = max(1.0, stats.seconds / 60)
     return {
         line.name: {
@@ -77,7 +77,7 @@ def lines_of(stats: Stats) -> dict[str, Values]:
 
 
 def _coarse(values: Sequence[float], most: int = 24) -> list[float]:
-    """Neighbours added up, so that a small drawing has few bars."""
+    """Add up neighbours, so that a small chart has few bars."""
     size = max(1, -(-len(values) // most))
     return [sum(values[i : i + size]) for i in range(0, len(values), size)]
 
@@ -140,7 +140,7 @@ def _percentiles(
 
 
 def _backlog(samples: Sequence[Sample]) -> list[Chart]:
-    """What waits, and for how long, since somebody looks."""
+    """What waits, and for how long, since a page was opened."""
     times = [datetime.fromtimestamp(one.at, UTC) for one in samples]
     ready = Series(name="ready", hue="ready", shape="area", values=[float(one.ready) for one in samples])
     waiting = Series(name="waiting", hue="waiting", shape="line", values=[float(one.waiting) for one in samples])

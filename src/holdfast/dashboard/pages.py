@@ -230,7 +230,7 @@ async def dead(visit: Visit) -> tuple[str, Values]:
 
 
 def conditions(visit: Visit) -> list[str]:
-    """Conditions given as parameters of their own, as words of a query."""
+    """Conditions given as separate parameters, as words of a query."""
     names = ("queue", "task", "reason")
     return [f"{name}:{formats.quoted(visit.params[name])}" for name in names if visit.params.get(name)]
 

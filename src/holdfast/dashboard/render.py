@@ -23,7 +23,7 @@ ICONS = {
 
 
 class Verbatim(str):
-    """Text that a page carries unchanged (still escaped as HTML): what a form sends back, what is copied."""
+    """Text that a page contains unchanged (still escaped as HTML): what a form sends back, what is copied."""
 
 
 def readable(value: Any) -> Any:
@@ -32,7 +32,7 @@ def readable(value: Any) -> Any:
 
 
 def environment() -> Environment:
-    """The environment of all pages. StrictUndefined: a page that asks for what is not there fails in the tests."""
+    """The environment of all pages. StrictUndefined: a page that uses an undefined value fails in the tests."""
     made = Environment(
         loader=PackageLoader(__package__ or "holdfast.dashboard", "templates"),
         autoescape=True,

@@ -1,6 +1,6 @@
-"""What a form or a call of the API may say: one struct per kind of change, with its bounds.
+"""What forms and API calls may send: one struct per kind of change, with its bounds.
 
-Read by actions.py, and by api.py for the OpenAPI document. Says nothing about what is done with it.
+Read by actions.py, and by api.py for the OpenAPI document. Actions decide what is done with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JobsEdit(Jobs, frozen=True, forbid_unknown_fields=True):
 
 
 class JobEdit(Struct, frozen=True, forbid_unknown_fields=True):
-    """A job that has not started, and what becomes of it. What is not given stays."""
+    """A job that has not started, and its new values. What is not given stays."""
 
     id: Annotated[str, Meta(min_length=1, max_length=200)]
     args: dict[str, Any] | None = None
@@ -71,7 +71,7 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueName(Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue; to obliterate it, its name once more."""
+    """A queue; to obliterate it, its name again as confirmation."""
 
     queue: Annotated[str, Meta(min_length=1, max_length=200)]
     confirm: Text = ""
@@ -106,11 +106,11 @@ class WorkerAsk(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkerSlots(Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker, and how many slots it is to use."""
+    """One worker, and how many slots it should use."""
 
     worker: Annotated[str, Meta(min_length=1, max_length=200)]
     slots: Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing needs to be said."""
+    """An empty body."""

@@ -1,7 +1,7 @@
-"""The dashboard's two ways to the store: `Reads`, which cannot change anything, and `Changes`, made only where the
-visitor's role and the mode allow it. So read-only holds here, not in the pages.
+"""The dashboard's access to the store: `Reads`, which cannot change anything, and `Changes`, created only if the
+visitor's role and the mode allow it. So read-only is enforced here, not in the pages.
 
-Called by the pages and actions. Every read is bounded; what many visitors look at is read at most twice a second or so.
+Called by the pages and actions. Every read is bounded; what several visitors see is read about twice a second at most.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .formats import as_json, command, parameters
 from .request_bodies import BULK_MAX
 
 T = TypeVar("T")
-KEPT_SECONDS = 0.2  # what several open pages read: less than the time between two looks of one page
+KEPT_SECONDS = 0.2  # shared by open pages: less than the time between two reads of one page
 COST_TIMES = 20.0  # counts and related jobs are kept for this many times as long as reading them took
 STATS_SECONDS = 5.0
 SAMPLE_SECONDS = 10.0
@@ -51,12 +51,12 @@ SAMPLES_MAX = 360
 TALLY_SECONDS = 3.0  # a count may look at thousands of jobs
 WORKER_SECONDS = 20.0  # a worker answers with its next renewal
 KEPT_MAX = 200  # results of reads
-CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
+CHECKS_SECONDS = 15.0  # doctor's checks query the server's settings
 GROUPS_MAX = 200
 RELATED_MAX = 6
 RELATIVES_MAX = 10  # parents, and children, that a job's page shows
 LETTERS_MAX = 1000
-AUDIT_MAX = 20_000  # jobs of a store that is audited for a page
+AUDIT_MAX = 20_000  # jobs in a store that a page may audit
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Health(Struct, frozen=True, kw_only=True):
     """What the checks found, and the store as they saw it."""
 
     findings: list[Finding]
-    store: StoreLook | None = None  # None: in memory, or it could not be asked
+    store: StoreLook | None = None  # None: in memory, or it could not be reached
 
 
 class Reads:
@@ -95,7 +95,7 @@ class Reads:
         return self._address.safe_url
 
     async def _keep(self, name: str, seconds: float, read: Callable[[], Awaitable[T]], *, by_cost: bool = False) -> T:
-        """The result of a read that is at most so old; `by_cost`: less, if reading it again costs little."""
+        """The result of a read, at most `seconds` old; with `by_cost`, newer if reading it again is cheap."""
         if len(self._kept) > KEPT_MAX:
             self._kept.clear()
             self._reading.clear()
@@ -111,7 +111,7 @@ class Reads:
             return value  # type: ignore[no-any-return]
 
     def forget(self) -> None:
-        """Something was changed here: the next page shows it."""
+        """Drop cached reads after a change, so that the next page shows it."""
         self._kept.clear()
 
     async def clock(self) -> float:
@@ -139,11 +139,11 @@ class Reads:
         return await self._app.asteps(id)
 
     def samples(self) -> list[Sample]:
-        """The backlog as it was while somebody looked, oldest first; at least one."""
+        """The backlog over time while a page was open, oldest first; at least one sample."""
         return list(self._samples)
 
     async def _sample(self) -> None:
-        """Remember the backlog, at most once in SAMPLE_SECONDS."""
+        """Sample the backlog, at most once in SAMPLE_SECONDS."""
         now = time.time()
         if self._samples and now - self._samples[-1].at < SAMPLE_SECONDS:
             return
@@ -153,7 +153,7 @@ class Reads:
         self._samples.append(Sample(at=now, ready=totals[State.READY], waiting=totals[State.WAITING], oldest=oldest))
 
     async def clock_and_sample(self) -> float:
-        """The store's time; on the way, the backlog is remembered."""
+        """The store's time; also samples the backlog."""
         await self._sample()
         return await self.clock()
 
@@ -218,7 +218,7 @@ class Reads:
         return sorted(found, key=lambda entry: entry.name)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        """The newest that match, of those that one bounded look finds."""
+        """The newest matching jobs that one bounded read finds."""
         return list((await self.page(query)).jobs)
 
     async def job(self, id: str) -> Job[Any]:
@@ -267,7 +267,7 @@ class Reads:
             return Health(findings=[wrong("store", str(error))])
 
     async def quiet_seconds(self) -> float:
-        """How long the store hands nothing out, as the latest checks saw it; 0 if it does."""
+        """How long the store hands out no jobs, according to the latest checks; 0 if it does."""
         store = (await self.health()).store
         return 0.0 if store is None else store.facts.quiet_seconds
 
@@ -281,14 +281,14 @@ class Reads:
 
 
 class Changes:
-    """What an operator may do. Made per request, only if the role is there and the dashboard is not read-only."""
+    """What an operator may do. Created per request, only if the visitor has the role and the dashboard may write."""
 
     def __init__(self, app: Holdfast, by: str, code: Holdfast | None) -> None:
         self._app, self._by, self._code = app, by, code
 
     @property
     def _knowing(self) -> Holdfast:
-        """The app that checks arguments by its tasks' signatures, if one is known."""
+        """The app whose tasks' signatures check arguments, if one is known."""
         return self._code or self._app
 
     async def one(self, verb: str, id: str, changes: Mapping[str, Any]) -> None:
@@ -307,7 +307,7 @@ class Changes:
         await done[verb](id, by=self._by, **changes)
 
     async def edit(self, id: str, changes: dict[str, Any]) -> bool:
-        """Change a job that has not started; arguments are checked if the app is known. False: it is so already."""
+        """Change a job that has not started; arguments are checked if the app is known. False: nothing differs."""
         job = await self._app.ajob(id)
         if "args" in changes and changes["args"] == job.args:
             del changes["args"]
@@ -328,7 +328,7 @@ class Changes:
         return await self._app.abulk("delete", JobQuery(queue=queue, states=states), by=self._by, limit=BULK_MAX)
 
     async def obliterate(self, queue: str) -> BulkResult:
-        """Delete all of a queue. One request deletes a bounded number of jobs, and half a queue helps nobody."""
+        """Delete a whole queue, or refuse: one request deletes a bounded number of jobs, and never half a queue."""
         number = sum((await self._app.acounts(queue)).get(queue, {}).values())
         if number > BULK_MAX:
             line = command("holdfast", "queues", "obliterate", queue)
@@ -373,7 +373,7 @@ class Changes:
         return str((await task.options(by=self._by).aenqueue(**args)).id)
 
     async def ask_worker(self, worker: str, ask: Ask) -> str:
-        """Ask one worker, and wait a while for its answer."""
+        """Send one worker a command, and wait a while for its answer."""
         asked: Mapping[Ask, Callable[..., Awaitable[str]]] = {
             "pause": self._app.apause_worker,
             "resume": self._app.aresume_worker,

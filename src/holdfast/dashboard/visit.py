@@ -1,4 +1,4 @@
-"""One request, as pages and API see it: who asks, for what, and what they may see."""
+"""One request, as pages and API see it: the visitor, the parameters, and what the visitor may see."""
 
 from __future__ import annotations
 

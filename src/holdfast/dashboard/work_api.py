@@ -1,6 +1,6 @@
 """Work over the JSON API, for programs in other languages: lease jobs, renew the leases, settle them, leave.
 
-Called by app.py after host, access, role and origin were checked. It keeps nothing between two calls: who holds a lease
+Called by app.py after host, access, role and origin were checked. It keeps no state between calls: who holds a lease
 is in the store, every outcome carries the token of its lease, and every call about a worker its secret, of which the
 worker's id is a hash. So any process that serves the dashboard can answer, also after a restart, and none has to share
 a key or store the secret. A client that falls silent loses its leases when they expire, as a worker does.
@@ -59,7 +59,7 @@ class HeldLease(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RenewBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """All leases that this worker still works on: those that it does not name are given back."""
+    """All leases that this worker still works on. Those it does not name are released."""
 
     worker: Id
     secret: Id
@@ -125,7 +125,7 @@ class RenewedDocument(Struct, frozen=True):
 
 
 class AnswerDocument(Struct, frozen=True):
-    """What became of an outcome: lost, it changed nothing; busy, send it again."""
+    """The answer to an outcome. lost: it changed nothing; busy: send it again."""
 
     id: str
     answer: Literal["ok", "lost", "cancelled", "busy"]
@@ -138,7 +138,7 @@ class SettledDocument(Struct, frozen=True):
 
 
 class LeftDocument(Struct, frozen=True):
-    """How many leases were given back."""
+    """How many leases were released."""
 
     released: int
 
@@ -211,7 +211,7 @@ class Leasing:
         return leases
 
     async def _begun(self, backend: Backend, leases: Sequence[Lease]) -> list[Lease]:
-        """At-most-once jobs are marked begun before the client sees them."""
+        """Mark at-most-once jobs as begun before the client sees them."""
         marked = [Held(lease.id, lease.token) for lease in leases if lease.max_stalls == 0]
         answers = await backend.begin(marked) if marked else []
         refused = {ref.token for ref, answer in zip(marked, answers, strict=True) if answer is not Answer.OK}
@@ -224,7 +224,7 @@ class Leasing:
         if not answer.known:
             return RenewedDocument(lost=[one.id for one in held], cancelled=[])
         if answer.unheard:
-            raise BackendUnavailable("a part of the store did not answer. Renew again soon.")
+            raise BackendUnavailable("a part of the store did not respond. Renew again soon.")
         return RenewedDocument(lost=list(answer.lost), cancelled=list(answer.cancelled))
 
     async def settle(self, body: SettleBody) -> SettledDocument:
@@ -236,7 +236,7 @@ class Leasing:
         journal, said = Journal(), []
         ends = [
             self._end_of(await backend.get(outcome.id), outcome) for outcome in body.outcomes
-        ]  # one refused: all are
+        ]  # if one is refused, all are
         for outcome, found in zip(body.outcomes, ends, strict=True):
             answer = "lost" if found is None else await self._end(backend, body.worker, *found, journal)
             said.append(AnswerDocument(outcome.id, answer))
@@ -293,7 +293,7 @@ class Leasing:
         return LeftDocument(released=await self._app._store.acall(lambda backend: backend.retire(body.worker)))
 
 
-_CALLS_MAX = 1 << 30  # its client has seen every claim: what a renewal does not name is given back
+_CALLS_MAX = 1 << 30  # its client has seen every claim: leases that a renewal does not name are released
 _ANSWERS: Mapping[Answer, Literal["ok", "lost", "busy"]] = {
     Answer.OK: "ok",
     Answer.LOST: "lost",
@@ -308,7 +308,7 @@ def worker_of(secret: str) -> str:
 
 
 def _check_secret(body: RenewBody | SettleBody | LeaveBody) -> None:
-    """A renewal gives back what it does not name, and needs no token: it must not be about somebody else's leases."""
+    """A renewal needs no token and releases what it does not name, so it must not name the worker of another client."""
     if not hmac.compare_digest(worker_of(body.secret).encode(), body.worker.encode()):
         raise Refused(
             403,
@@ -318,7 +318,7 @@ def _check_secret(body: RenewBody | SettleBody | LeaveBody) -> None:
 
 
 def _lease_of(record: JobRecord, token: str) -> Lease:
-    """The lease, as far as its outcome needs it; the token decides whether it still is one."""
+    """The lease, as far as its outcome needs it; the token decides whether it is still valid."""
     return Lease(
         record.id,
         token,
@@ -350,6 +350,6 @@ class Step(Struct, frozen=True):
 STEPS: Mapping[str, Step] = {
     "lease": Step("Lease jobs, to work on them in any language.", LeaseBody, LeasesDocument, Leasing.lease),
     "renew": Step("Renew leases; do it every `renew_every` seconds.", RenewBody, RenewedDocument, Leasing.renew),
-    "settle": Step("Say how leased jobs ended.", SettleBody, SettledDocument, Leasing.settle),
-    "leave": Step("Give back what was leased and not settled.", LeaveBody, LeftDocument, Leasing.leave),
+    "settle": Step("Settle leased jobs.", SettleBody, SettledDocument, Leasing.settle),
+    "leave": Step("Release leases that were not settled.", LeaveBody, LeftDocument, Leasing.leave),
 }

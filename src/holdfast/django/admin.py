@@ -1,4 +1,4 @@
-"""Admin pages for jobs, dead letters and cron entries: list, filter, look, and the few verbs an operator needs.
+"""Admin pages for jobs, dead letters and cron entries: list, filter, view, and the few verbs an operator needs.
 
 They read and change Holdfast's store, not Django's database. Viewing needs the view permission of the page's model,
 every verb its change permission; a GET changes nothing, and the admin's own CSRF check guards each POST. Secrets among
@@ -33,7 +33,7 @@ Verb = Callable[[DjangoHoldfast, str, str], object]  # app, id, by
 
 
 class StorePages(admin.ModelAdmin):
-    """A list and a page per entry, of things that are in the store."""
+    """A list of entries in the store, and a page for each."""
 
     verbs: dict[str, tuple[str, Verb]] = {}
     columns: tuple[str, ...] = ()
@@ -51,14 +51,14 @@ class StorePages(admin.ModelAdmin):
             path("<path:object_id>/", self.admin_site.admin_view(self.change_view), name="{}_{}_change".format(*names)),
         ]
 
-    # ------------------------------------------------------------------ what a page of its own defines
+    # ------------------------------------------------------------------ what each page defines
 
     def rows(self, app: DjangoHoldfast, params: Any) -> tuple[list[dict[str, Any]], str | None]:
         """The rows of the list, and where the next page begins."""
         raise NotImplementedError
 
     def facts(self, app: DjangoHoldfast, id: str) -> tuple[dict[str, Any], list[str]]:
-        """What is shown of one entry, and the verbs that fit its state."""
+        """The fields of one entry, and the verbs that its state allows."""
         raise NotImplementedError
 
     def filters(self) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ class DeadLetterPages(StorePages):
 
 
 def _place(text: str | None) -> int:
-    """Where a page begins. Each page reads the letters before it, too, so there is an end to it."""
+    """Where a page begins. Each page also reads the letters before it, so the position is bounded."""
     return min(int(text), LETTERS_SEEN_MAX) if text and text.isdecimal() and len(text) <= 9 else 0
 
 

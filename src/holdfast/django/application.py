@@ -59,7 +59,7 @@ class DjangoHoldfast(Holdfast):
         self._followed = self._handle if configuration.in_database else None
 
     def _track(self) -> None:
-        """Go with the database if it was renamed, unless another store was chosen since (--url, the sandbox)."""
+        """Follow the database if it was renamed, unless another store was chosen since (--url, the sandbox)."""
         if self._followed is None or self._handle is not self._followed:
             return
         alias = self.configuration.database
@@ -205,7 +205,7 @@ def _joined(wrapper: Any, enqueue: Callable[[], T]) -> T:
 
 
 def _is_alive(connection: Any) -> bool:
-    """Whether a psycopg connection's transaction can go on."""
+    """Whether a psycopg connection's transaction is still usable."""
     return not connection.closed and connection.info.transaction_status.name not in ("INERROR", "UNKNOWN")
 
 
@@ -222,7 +222,7 @@ _guard = threading.RLock()
 
 
 def the_app() -> DjangoHoldfast:
-    """The project's app; sets Django up first where nobody has: in a worker's processes, in a script."""
+    """The project's app. Sets Django up first if that was not done: in a worker's processes, in a script."""
     if not apps.ready and not apps.loading:
         _set_up_django()
     if apps.ready and not apps.is_installed("holdfast.django"):
@@ -239,22 +239,22 @@ def _set_up_django() -> None:
 
 
 def set_up_store(using: str, **kwargs: Any) -> None:
-    """After `manage.py migrate`: make Holdfast's tables, if the jobs live in the database that was migrated."""
+    """After `manage.py migrate`: create Holdfast's tables, if the jobs live in the database that was migrated."""
     app = the_app()
     migrated = "plan" in kwargs  # the command flush sends the signal, too
     if migrated and app.configuration.in_database and using == app.configuration.database and not app.in_sandbox:
         try:
             if app.url != "memory://":
                 app.open()
-        except SchemaMismatch as error:  # a command of its own upgrades it, and may come next: do not stand in its way
+        except SchemaMismatch as error:  # `migrate` upgrades it, and may be what runs next: do not fail
             out: Any = kwargs.get("stdout") or sys.stderr
             out.write(f"Holdfast: {error} Here: `manage.py holdfast migrate`.\n")
-        app.close()  # the test runner copies the database next, which nobody may be connected to
+        app.close()  # the test runner copies the database next: no connection may be open
         _close_before_it_is_destroyed(app, django_connections[using].creation)
 
 
 def _close_before_it_is_destroyed(app: DjangoHoldfast, creation: Any) -> None:
-    """Let go of a test database before the test runner drops it: Django has no signal for that."""
+    """Close the store before the test runner drops its test database: Django has no signal for that."""
     if getattr(creation, "holdfast_closes", False):
         return
     destroy = creation.destroy_test_db

@@ -59,7 +59,7 @@ class _CallingThread(Executor):
         asyncio._set_running_loop(None)
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # a Future's own way: raised where it is awaited
+        except BaseException as error:  # like a Future: raised where it is awaited
             future.set_exception(error)
         finally:
             asyncio._set_running_loop(loop)
@@ -76,7 +76,7 @@ class _Occupied:
 
 
 class _AtThreadEnd:
-    """Closes the kept connections of a handler's thread when the thread ends: nobody else can."""
+    """Closes the kept connections of a handler's thread when the thread ends: only that thread can."""
 
     __slots__ = ("wrappers",)
 

@@ -75,7 +75,7 @@ def joins(wrapper: Any, store: StoreHandle, calls: list[BoundCall[Any]]) -> bool
 
 
 class WakeAtCommit:
-    """Registered with on_commit: tells workers on PostgreSQL that there are jobs. Else they find them by polling."""
+    """Registered with on_commit: wakes workers on PostgreSQL. Otherwise they find the jobs by polling."""
 
     def __init__(self, store: StoreHandle) -> None:
         self._store = store

@@ -4,8 +4,8 @@ Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE
 Never changes anything and never reads a clock: a condition that depends on time (an expired lease that has not been
 recovered yet) is no violation. The rules are one small function each.
 
-A large store may be read in pages while work goes on (`Dump.moving`). Rows of two instants may contradict each other
-although the store never did, so nothing is reported about a job, group or key with a row that moved meanwhile; an
+A large store may be read in pages while jobs run (`Dump.moving`). Rows read at two instants may contradict each other
+although the store is sound, so nothing is reported about a job, group or key with a row that changed meanwhile; an
 audit of a quiet store misses nothing.
 """
 
@@ -184,7 +184,7 @@ def keys_are_held_once(picture: Picture) -> Iterator[Violation]:
     for job in picture.jobs:
         if job.key is None:
             if job.holds_key:
-                yield about(rule, job, "holds a key and has none")
+                yield about(rule, job, "is marked as holding a key but has none")
             continue
         kept = job.key_until == "finished" and job.key_window is None
         if job.holds_key:
@@ -227,7 +227,7 @@ def words_and_buckets_are_one_each(picture: Picture) -> Iterator[Violation]:
             if times > 1 and not picture.sharded:
                 yield Violation(rule=rule, text=f"{row} has its {what} {times} times")
     for said in picture.overrides:
-        if said.limit is None and said.rate is None and said.weight is None:
+        if said.limit is None and said.rate is None and said.weight is None and not said.apart:
             yield Violation(rule=rule, group=said.group, text=f"the override of {said} sets nothing")
 
 
@@ -244,7 +244,7 @@ def buckets_are_not_far_ahead(picture: Picture) -> Iterator[Violation]:
             ahead = flow.spent_until - picture.newest
             yield Violation(rule=rule, group=flow.group, text=f"the bucket of {flow} is {ahead:g} s ahead")
         if flow.wakes_at is not None and flow.group is None:
-            yield Violation(rule=rule, text=f"the bucket of {flow} is to be woken, and only groups are")
+            yield Violation(rule=rule, text=f"the bucket of {flow} has a refill time, which only groups have")
 
 
 def entries_are_written_in_order(picture: Picture) -> Iterator[Violation]:
@@ -462,7 +462,7 @@ def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:
 
 
 def runs_of_one_group_never_exceed_its_limit(picture: Picture) -> Iterator[Violation]:
-    """At no time were more leases of a group alive than its limit; for a strict group: never two, but for those that
+    """At no time did a group have more live leases than its limit; a strict group never has two, except those that
     one claim granted together as a chain."""
     for group in picture.groups:
         crowd = _crowd(group)
@@ -515,29 +515,29 @@ def _known_leases(job: JobRow) -> Iterable[LeaseSpan]:
 
 
 def edges_lead_from_job_to_job(picture: Picture) -> Iterator[Violation]:
-    """Both ends of a dependency exist, and it is in line with its parent's state, or about to be."""
+    """Both ends of a dependency exist, and it agrees with its parent's state, or soon will."""
     for edge in picture.edges:
         parent, child = picture.by_id.get(edge.parent), picture.by_id.get(edge.child)
         if parent is None or child is None:
             gone = edge.parent if parent is None else edge.child
-            text = f"job {edge.child} waits for job {edge.parent}, and there is no job {gone}"
+            text = f"job {edge.child} waits for job {edge.parent}, but there is no job {gone}"
             yield Violation(rule="edges_lead_from_job_to_job", job_id=edge.child, text=text)
             continue
         told = formulas.edge_status(edge.status, parent.state, edge.on_parent_failure)
         if told != edge.status and edge.parent not in picture.propagating:
-            text = f"has a parent {edge.parent} that is {parent.state}, and the dependency is {edge.status}"
+            text = f"has a parent {edge.parent} that is {parent.state}, but the dependency is {edge.status}"
             yield about("edges_lead_from_job_to_job", child, text)
 
 
 def steps_belong_to_jobs(picture: Picture) -> Iterator[Violation]:
-    """What a job remembers goes with it."""
+    """Steps belong to a job that exists."""
     for job_id in sorted(picture.with_steps - picture.by_id.keys()):
-        text = f"there are steps of job {job_id}, and there is no such job"
+        text = f"there are steps of job {job_id}, but there is no such job"
         yield Violation(rule="steps_belong_to_jobs", job_id=job_id, text=text)
 
 
 def waiting_jobs_have_parents_to_wait_for(picture: Picture) -> Iterator[Violation]:
-    """What is counted of a job's dependencies is what is there, and a job waits only for those."""
+    """A job's stored counts match its dependencies, and a job waits only for dependencies it has."""
     pending, failed = Counter[str](), Counter[str]()
     for edge in picture.edges:
         pending[edge.child] += edge.status != "met"

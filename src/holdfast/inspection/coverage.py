@@ -46,7 +46,7 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
-    """Take one look; reads the names of waiting tasks only if the caller can tell which are known."""
+    """Read the state of workers and queues; the names of waiting tasks only if the caller knows the app's tasks."""
     waiting: dict[str, int] = {}
     looked_at, before, more = 0, None, tasks
     while more and looked_at < JOBS_LOOKED_AT_MAX:
@@ -70,7 +70,7 @@ async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
 
 
 async def _untaken(backend: Backend, workers: Sequence[WorkerRecord]) -> dict[str, int]:
-    """Look at the newest ready jobs of the queues that no live worker takes all priorities of."""
+    """Check the newest ready jobs of queues whose live workers all use `--priority`."""
     views = [(worker, read(worker.portrait) or WorkerStatus()) for worker in workers if not worker.expired]
     served = {queue for worker, _ in views for queue in worker.queues}
     whole = {queue for worker, view in views if view.priority is None for queue in worker.queues}
@@ -84,14 +84,14 @@ async def _untaken(backend: Backend, workers: Sequence[WorkerRecord]) -> dict[st
 
 
 async def _stopped_groups(backend: Backend) -> list[GroupRecord]:
-    """Look at groups only in queues whose rule can stop one."""
+    """Read groups only in queues whose rule can stop one."""
     queues = [queue.name for queue in await backend.queues() if queue.on_dead == "stop"]
     found = [group for queue in queues for group in await backend.groups(queue, limit=GROUPS_LOOKED_AT_MAX)]
     return [group for group in found if group.stopped_by is not None]
 
 
 def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
-    """Findings about that, for jobs in general and for this app's."""
+    """Findings about workers and queues and, with an app, about its tasks."""
     findings = [_workers(service), _queues(service)]
     if service.untaken:
         findings.append(_priorities(service.untaken))
@@ -115,10 +115,10 @@ def _workers(service: Service) -> Finding:
     running = sum(one.running for one in alive)
     text = f"{len(alive)} alive, {running} {'job' if running == 1 else 'jobs'} running"
     if expired and held and not alive:
-        text = f"none is alive; {len(expired)} expired, and {held} jobs of theirs wait to be recovered."
+        text = f"none is alive; {len(expired)} expired, with {held} {'job' if held == 1 else 'jobs'} to be recovered."
         return wrong("workers", text, "Start one, or run `holdfast recover`.", **facts)
     if expired:
-        text += f"; {len(expired)} expired, holding {held} jobs"
+        text += f"; {len(expired)} expired, holding {held} {'job' if held == 1 else 'jobs'}"
         return note("workers", f"{text}.", "The live workers recover their jobs.", **facts)
     if not alive:
         return note("workers", "none is registered.", "Start one: `holdfast work MODULE:APP`.", **facts)
@@ -126,9 +126,9 @@ def _workers(service: Service) -> Finding:
 
 
 def _priorities(untaken: Mapping[str, int]) -> Finding:
-    """Jobs that are ready in a served queue, and that none of its workers takes."""
+    """Ready jobs in a served queue whose priority none of its workers takes."""
     text = f"ready jobs of priorities that no worker of their queue takes: {_with_numbers(untaken)}."
-    step = "Start a worker without `--priority`, or with theirs."
+    step = "Start a worker without `--priority`, or with a range that includes theirs."
     return wrong("priorities", text, step, untaken=dict(untaken))
 
 
@@ -150,7 +150,7 @@ def _runners(service: Service) -> list[Finding]:
 
 
 def _workers_without_task(service: Service) -> list[Finding]:
-    """Tasks that workers were given jobs of but do not know."""
+    """Tasks that workers were given jobs of but do not have."""
     alive = [one for one in service.workers if not one.expired]
     views = {one.id: view for one in alive if (view := read(one.portrait)) is not None and view.unknown}
     if not views:
@@ -188,9 +188,9 @@ def _queues(service: Service) -> Finding:
     facts = {"unserved": {**due, **later}}
     step = "Start a worker that serves them: `holdfast work MODULE:APP -q QUEUE`."
     if due:
-        return wrong("queues", f"queues with due jobs and no worker: {_with_numbers(due)}.", step, **facts)
+        return wrong("queues", f"queues with due jobs but no live worker: {_with_numbers(due)}.", step, **facts)
     if later:
-        return note("queues", f"queues with scheduled jobs and no worker: {_with_numbers(later)}.", step, **facts)
+        return note("queues", f"queues with scheduled jobs but no live worker: {_with_numbers(later)}.", step, **facts)
     return fine("queues", "every queue with jobs is served.", **facts)
 
 
@@ -202,7 +202,7 @@ def _pauses(pauses: Sequence[Pause]) -> Finding:
 
 
 def _stopped(groups: Sequence[GroupRecord]) -> Finding:
-    """Groups that wait for somebody to act on a dead job."""
+    """Groups that a dead job stops until an operator acts."""
     waiting = {f"{group.queue} {group.name}": group.counts.get(State.WAITING, 0) for group in groups}
     dead = {f"{group.queue} {group.name}": group.stopped_by for group in groups}
     text = f"groups stopped by a dead job, with the number of jobs that wait: {_with_numbers(waiting)}."

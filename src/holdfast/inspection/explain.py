@@ -37,8 +37,8 @@ from ..worker_status import WorkerStatus, read
 from .pace import backlog, duration, look_at_slots, turn, usual_runs
 
 PARENTS_SHOWN_MAX = 5
-PARENTS_LOOKED_MAX = 1000  # those that have not succeeded may come late among many
-BACKLOG_TOLD_MIN = 20  # ready jobs of the queue: with fewer, when its turn comes is no question
+PARENTS_LOOKED_MAX = 1000  # the unfinished ones may be the last of many
+BACKLOG_TOLD_MIN = 20  # ready jobs of the queue: with fewer, no estimate is needed
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
 
@@ -56,11 +56,11 @@ class Explanation(Struct, frozen=True, kw_only=True):
         return (self.summary, *self.reasons, *self.next)
 
 
-RUNNING_MAX = 300  # running jobs of a group that are looked at
+RUNNING_MAX = 300  # running jobs of a group that are read
 
 
 class _Scene(Struct, frozen=True, kw_only=True):
-    """The job's surroundings, read once."""
+    """What the explanation is based on, read once."""
 
     now: float
     job: JobRecord
@@ -68,7 +68,7 @@ class _Scene(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRecord]
     tasks: Collection[str] | None
     brakes: list[str] = []
-    cancelled: str = ""  # by whom and why, as a piece of a sentence
+    cancelled: str = ""  # by whom and why, as part of a sentence
 
     @property
     def serving(self) -> list[WorkerRecord]:
@@ -76,7 +76,7 @@ class _Scene(Struct, frozen=True, kw_only=True):
 
     @property
     def taking(self) -> list[WorkerRecord]:
-        """Of these, those that take jobs of its priority."""
+        """Those of the serving workers that take jobs of its priority."""
         return [worker for worker in self.serving if (read(worker.portrait) or WorkerStatus()).takes(self.job.priority)]
 
 
@@ -115,7 +115,7 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
 
 
 async def _copies(backend: Backend, job: JobRecord) -> list[str]:
-    """What it is a copy of, and what copy its own death left (dead_queue=)."""
+    """The job it is a copy of, and the copy made when it died (dead_queue=)."""
     found = [
         f"It is a copy of job {death.id}, which died in queue {death.queue!r} ({death.reason})."
         for death in deaths_of(job.options)[:1]
@@ -128,12 +128,12 @@ async def _copies(backend: Backend, job: JobRecord) -> list[str]:
 
 
 async def _braked(backend: Backend, scene: _Scene) -> _Scene:
-    """The scene plus what blocks its job although it is due."""
+    """Add what blocks the job although it is due."""
     return replace(scene, brakes=await brakes(backend, scene.job, scene.now, lambda at: _when(at, scene.now)))
 
 
 def _cancelled(marks: Sequence[Mark]) -> str:
-    """Who cancelled it and why, as a piece of a sentence; nothing if that is not known."""
+    """Who cancelled it and why, as part of a sentence; "" if that is not known."""
     last = next((mark for mark in reversed(marks) if mark.kind == "cancel"), None)
     if last is None:
         return ""
@@ -170,7 +170,7 @@ def _after_parents(scene: _Scene, relatives: Relatives) -> Explanation:
     reasons = [f"Parent {one.id} ({one.task}) is {one.state.value}." for one in open_ones[:PARENTS_SHOWN_MAX]]
     if pending > len(reasons):
         reasons.append(f"… and {pending - len(reasons)} more: `holdfast job {job.id}` lists its parents.")
-    steps = [f"`holdfast explain {one.id}` says why that one has not succeeded." for one in open_ones[:1]]
+    steps = [f"`holdfast explain {one.id}` shows why that one has not succeeded." for one in open_ones[:1]]
     steps.append(f"Or run it without waiting: `holdfast run-now {job.id}`.")
     return _explanation(scene, summary, [*reasons, *_obstacles(scene)], steps)
 
@@ -185,10 +185,10 @@ def _asleep(scene: _Scene, wait: Step) -> Explanation:
     job, when = scene.job, _when(scene.job.due_at, scene.now)
     steps: list[str] = []
     if job.due_at <= scene.now:
-        summary = "It slept, is due, and will be brought into play by the next claim or sweep of any worker."
+        summary = "Its sleep is over: the next claim or sweep of any worker brings it into play."
     elif wait.kind == "wait":
         summary = f"It waits for signal {wait.name!r} (ctx.wait_for), at most until {when}."
-        steps = [f"Send it: `holdfast signal {job.id} {wait.name} VALUE`. It runs at once."]
+        steps = [f"Send it: `holdfast signal {job.id} {wait.name} VALUE`. Then the job is due immediately."]
     else:
         summary = f"It sleeps (ctx.sleep, {wait.name!r}) until {when}."
     held = [f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends."] if job.held else []
@@ -206,7 +206,7 @@ async def _is_staged(backend: Backend, job: JobRecord) -> bool:
 def _scheduled(scene: _Scene, *, is_staged: bool) -> Explanation:
     job = scene.job
     if job.due_at <= scene.now:
-        summary = "It is due and will be brought into play by the next claim or sweep of any worker."
+        summary = "It is due: the next claim or sweep of any worker brings it into play."
     elif job.errors and not job.suspect and job.errors[-1].reason not in STALLS and job.attempts:
         summary = f"It is backing off after failure {job.failures}; due again {_when(job.due_at, scene.now)}."
     elif is_staged:
@@ -218,13 +218,13 @@ def _scheduled(scene: _Scene, *, is_staged: bool) -> Explanation:
     if job.group is not None and job.held:
         reasons.append(f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends.")
     elif is_staged:
-        reasons.append(f"It goes sooner, in its order, if a later job of group {job.group!r} is due before.")
+        reasons.append(f"It runs earlier, in its order, if a later job of group {job.group!r} is due before that.")
     elif job.group is not None:
         reasons.append(f"When due it takes its turn in group {job.group!r}.")
     pause = None if job.group is None else _pause_of(scene, queue=job.queue, group=job.group)
     if pause is not None:
         reasons.append(f"Its group is {_paused(pause, scene.now)}; {_resumed(job)} ends that.")
-    wanted = [f"Wait, or run it at once: `holdfast run-now {job.id}`."] if job.due_at > scene.now else []
+    wanted = [f"Wait, or run it now: `holdfast run-now {job.id}`."] if job.due_at > scene.now else []
     if _is_unknown(scene):
         wanted = [_UNKNOWN_ADVICE]
     return _explanation(scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], wanted)
@@ -236,7 +236,7 @@ _IN_PLAY = frozenset({State.READY, State.RUNNING})
 async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     job = scene.job
     if job.group is None:
-        return _explanation(scene, "It waits for a group but has none: `holdfast audit` will say so.", [], [])
+        return _explanation(scene, "It waits for a group but has none: see `holdfast audit`.", [], [])
     group = await backend.group(job.queue, job.group)
     pause = _pause_of(scene, queue=job.queue, group=job.group)
     if pause is not None:
@@ -275,15 +275,13 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     obstacles = _obstacles(scene)
     reasons = [*_suspicion(scene), *_last_error(scene.job), *_expiry(scene)]
     if obstacles:
-        then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Then the next claim takes it in turn."
+        then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Once that has changed, it runs when its turn comes."
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
     serving = scene.taking
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
-    summary = (
-        f"It may be claimed at once by {_count(len(serving), 'live worker')} that serve queue {scene.job.queue!r}."
-    )
+    summary = f"It can be claimed now by {_count(len(serving), 'live worker')} of queue {scene.job.queue!r}."
     if slots and busy >= slots:
-        summary = f"It is ready; all {slots} slots of the {_count(len(serving), 'worker')} serving it are busy."
+        summary = f"It is ready, but no slot is free: {_count(len(serving), 'live worker')}, {_count(slots, 'slot')}."
         reasons += [one.text for one in await look_at_slots(backend, scene.now, serving)]
     counts = (await backend.count(scene.job.queue)).get(scene.job.queue, {})
     ready = counts.get(State.READY, 0)
@@ -292,17 +290,17 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
         waiting = ready + counts.get(State.WAITING, 0)
         told = turn(await backlog(backend, scene.now, scene.job.queue, waiting, None))
         reasons += [told] if told else []
-    return _explanation(scene, summary, reasons, ["It runs when the claims reach it: priority first, then turn."])
+    return _explanation(scene, summary, reasons, ["It runs when its turn comes, higher priorities first."])
 
 
 async def _usual_run(backend: Backend, scene: _Scene) -> list[str]:
-    """How that compares with its task's other runs, if it is far longer."""
+    """How its run time compares with its task's other runs, if it is far longer."""
     job = scene.job
     usual = (await usual_runs(backend, scene.now, job.task)).get(job.task)
     if usual is None or job.started_at is None or not usual.is_long(scene.now - job.started_at):
         return []
     return [
-        f"It has run for {duration(scene.now - job.started_at)}; half of its task's runs of the last day took "
+        f"It has run for {duration(scene.now - job.started_at)}; half of its task's runs in the last day took "
         f"{duration(usual.p50)} or less, 99 of 100 {duration(usual.p99)} or less. `holdfast cancel {job.id}` stops it."
     ]
 
@@ -320,7 +318,7 @@ def _running(scene: _Scene, usual: list[str]) -> Explanation:
             reasons.append("That worker's lease has run out: the next claim or sweep counts a stall and runs it again.")
         else:
             reasons.append(
-                f"That worker renewed its lease of {worker.lease_seconds:g} s {_ago(worker.renewed_at, scene.now)}."
+                f"That worker renewed its {worker.lease_seconds:g} s lease {_ago(worker.renewed_at, scene.now)}."
             )
             reasons += [*_handler(job, worker), *usual]
     if job.progress is not None:
@@ -356,12 +354,12 @@ def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
         return []
     if job.id in portrait.unbegun:
         return [
-            "Its handler has not begun: no runner has taken it up yet. The worker takes it back within seconds and "
+            "Its handler has not begun: no runner has started it yet. The worker takes it back within seconds and "
             "gives it to another runner, or to the store."
         ]
     batch = portrait.batches.get(job.task)
     if batch is not None and not any(job.id in one.jobs for one in portrait.runners):
-        return [f"Its task takes up to {batch} jobs in one call: it runs with others, or waits there for them."]
+        return [f"Its task takes up to {batch} jobs per call: it runs with others, or waits for its batch to fill."]
     silent = [one.pid for one in portrait.runners if job.id in one.jobs and not one.responds]
     return [f"Its runner {pid} does not respond: a handler holds its loop or its interpreter." for pid in silent]
 
@@ -383,7 +381,7 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
         "undecodable": "its stored arguments no longer fit its function",
         "bury": "it was buried",
         "starts": "it has started as often as max_starts allows",
-        "superseded": "a newer job of the same key died after it and holds the dead letter",
+        "superseded": "a newer job with the same key died after it and holds the dead letter",
         "discarded": "its dead letter was discarded",
     }
     why = causes.get(job.reason or "", f"reason {job.reason}")
@@ -466,7 +464,7 @@ _UNKNOWN_ADVICE = "Deploy code that has it, give another task that name as an al
 
 
 def _is_unknown(scene: _Scene) -> bool:
-    """Whether nobody who could run it has its task, as far as is known: waiting would not help."""
+    """Whether no live worker has its task, as far as is known: waiting would not help."""
     views = [read(worker.portrait) for worker in scene.taking]
     known = [None if view is None else view.knows(scene.job.task) for view in views]
     if known and not any(one is not False for one in known):
@@ -487,16 +485,16 @@ def _paused(pause: Pause, now: float) -> str:
 
 
 def _stop(group: GroupRecord) -> list[str]:
-    """What else stops a group that is paused."""
+    """What else stops a paused group."""
     return [] if group.stopped_by is None else [f"Apart from that, dead job {group.stopped_by} stops it."]
 
 
 def _ways_on(job: JobRecord, dead: str) -> list[str]:
-    """How a group goes on that a dead job stops."""
+    """How to let a group continue that a dead job stops."""
     return [
         f"Run it again, before all others of its group: `holdfast dead revive {dead}`.",
         f"Or give it up: `holdfast dead discard {dead}`.",
-        f"Or go on without it and keep its dead letter: {_resumed(job)[:-1]} --skip-dead`.",
+        f"Or continue without it and keep its dead letter: {_resumed(job)[:-1]} --skip-dead`.",
     ]
 
 
@@ -519,17 +517,17 @@ def _suspicion(scene: _Scene) -> list[str]:
     if not scene.job.suspect:
         return []
     if scene.job.state is not State.RUNNING:
-        return ["It is a suspect: its process died; it runs alone next, if the worker that claims it can do that."]
+        return ["It is a suspect: its process died. It runs alone next, if the worker that claims it can isolate jobs."]
     alone = any(worker.isolates for worker in scene.workers if worker.id == scene.job.worker)
-    return [f"It is a suspect: its process died in the attempt before{'; now it runs alone' if alone else ''}."]
+    return [f"It is a suspect: its process died in the previous attempt{'; now it runs alone' if alone else ''}."]
 
 
 def _stalls(job: JobRecord) -> str:
     """How often it stalled, by the counter that ended it."""
     if job.stalls > job.max_stalls:
-        return f"{_count(job.stalls, 'time')} (cap {job.max_stalls})"
+        return f"{_count(job.stalls, 'time')} ({job.max_stalls} allowed)"
     cap = SHARED_STALLS_MAX if job.max_stalls else 0
-    return f"{_count(job.shared_stalls, 'time')} among other jobs (cap {cap})"
+    return f"{_count(job.shared_stalls, 'time')} among other jobs ({cap} allowed)"
 
 
 def _last_error(job: JobRecord) -> list[str]:
@@ -565,10 +563,12 @@ def _ago(at: float, now: float) -> str:
         if seconds >= size:
             amount = f"{seconds / size:.0f} {unit}"
             return f"in {amount}" if at > now else f"{amount} ago"
-    return "now"
+    return "now" if at > now else "just now"
 
 
 def _count(number: int, noun: str) -> str:
+    if noun == "time":
+        return {1: "once", 2: "twice"}.get(number, f"{number} times")
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -621,7 +621,7 @@ def _of_queue(queue: QueueRecord, now: float, when: When) -> list[str]:
     running, limit = queue.counts.get(State.RUNNING, 0), limit_in_force(queue.limit, queue.override)
     if limit is not None and running >= limit:
         whose = _whose(queue.limit, limit)
-        found.append(f"Queue {queue.name!r} runs {running} jobs, and its limit is {limit}{whose}.")
+        found.append(f"Queue {queue.name!r} runs {_count(running, 'job')}, and its limit is {limit}{whose}.")
     rate = rate_in_force(queue.rate, queue.override)
     opens = _opens(rate, queue.flow, now)
     if opens is not None:
@@ -634,11 +634,11 @@ def _of_task(task: TaskRecord, now: float, when: When) -> list[str]:
     name, limit = task.rule.name, limit_in_force(task.rule.limit, task.override)
     if limit is not None and task.running >= limit:
         whose = _whose(task.rule.limit, limit)
-        found.append(f"Task {name!r} runs {task.running} jobs, and its limit is {limit}{whose}: its lane is closed.")
+        found.append(f"Task {name!r} runs {_count(task.running, 'job')}, and its limit is {limit}{whose}.")
     rate = rate_in_force(task.rule.rate, task.override)
     opens = _opens(rate, task.flow, now)
     if opens is not None:
-        found.append(f"Task {name!r} has used up its rate of {rate}; its lane opens {when(opens)}.")
+        found.append(f"Task {name!r} has used up its rate of {rate}; the next may start {when(opens)}.")
     return found
 
 

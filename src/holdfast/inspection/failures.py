@@ -19,14 +19,14 @@ LETTERS_READ_MAX = 1000
 TREND_HOURS = 24
 HOUR = 3600.0
 PLACE_LENGTH_MAX = 120
-GROWING_LETTERS_MIN = 5  # in the latest hour: below this, more than usual may be chance
+GROWING_LETTERS_MIN = 5  # in the latest hour: below this, an increase may be chance
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.*)')
 
 Trend = Literal["new", "growing", "steady"]
 
 
 class FailureKind(Struct, kw_only=True):
-    """Dead letters that died alike: one task, one exception, one line of the user's code."""
+    """Dead letters with the same cause: one task, one exception, one line of the user's code."""
 
     task: str
     name: str  # the exception's class, else the reason

@@ -1,7 +1,7 @@
 """history: one job's timeline, from its row, its errors and its marks, oldest first.
 
-Called by the app. Most of it is read off what a job has anyway: when it was enqueued, its failures, its current lease,
-its end. Marks (R65) add what the row does not show. Never writes; invents nothing: what is no longer kept is left out.
+Called by the app. Most of it comes from what a job stores anyway: when it was enqueued, its failures, current lease,
+its end. Marks (R65) add what the row does not show. Never writes or guesses: what is no longer stored is left out.
 """
 
 from __future__ import annotations

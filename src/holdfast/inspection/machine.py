@@ -34,7 +34,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     text: str
     next: str = ""  # what to do, if anything
-    facts: Mapping[str, Any] = {}  # the same for machines
+    facts: Mapping[str, Any] = {}  # the same for programs (--json)
 
 
 def fine(about: str, text: str, **facts: Any) -> Finding:
@@ -78,7 +78,7 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # the same on every Linux: outside an
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What trying everything showed."""
+    """The results of the probes."""
 
     platform: str  # sys.platform
     system: str  # for display
@@ -87,7 +87,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     subreaper: bool = False
     parent_death: bool = False
     pidfd: bool = False
-    timers: bool = False  # on a clock that counts suspend, one of which kills
+    timers: bool = False  # on a clock that includes suspend, one of which kills the guard
     proc: bool = False  # other processes can be inspected
     children: bool = False  # /proc lists a thread's children
     limits: Mapping[str, int | None] = {}  # kind → hard limit, None: unlimited; absent: not supported
@@ -99,7 +99,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def look_at_machine() -> Machine:
-    """Try everything."""
+    """Run all probes."""
     error, seconds = _try_start()
     linux = sys.platform == "linux"
     return Machine(
@@ -123,7 +123,7 @@ def look_at_machine() -> Machine:
 
 
 def judge_machine(machine: Machine, scheme: str = "") -> list[Finding]:
-    """What that means for a worker here; `scheme` is the store's, whose driver must be installed."""
+    """Findings for a worker on this machine; `scheme` is the store's, whose driver must be installed."""
     return [
         _python(machine),
         _packages(machine, scheme),
@@ -186,7 +186,7 @@ def _killing(machine: Machine) -> Finding:
         step = "Allow prctl and mount /proc in the sandbox or container that forbids it."
         return wrong("killing", f"{'; '.join(missing)}: what handlers start may outlive them.", step, **facts)
     text = "runners are killed with every process they started: by the guard as subreaper, and by signal when it dies"
-    return fine("killing", f"{text}{'; pidfd is there, too' if machine.pidfd else ''}.", **facts)
+    return fine("killing", f"{text}{'; pidfd is available' if machine.pidfd else ''}.", **facts)
 
 
 def _deadline(machine: Machine) -> Finding:

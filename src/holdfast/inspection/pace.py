@@ -17,19 +17,19 @@ from ..records import JobQuery, JobRecord, WorkerRecord
 from ..rollups import Rollup, RollupQuery, added, percentile
 from .machine import Finding, fine, note, wrong
 
-USUAL_SECONDS = 86400.0  # what is usual is read off the last day
-USUAL_RUNS_MIN = 20  # fewer are no custom
+USUAL_SECONDS = 86400.0  # what is usual comes from the last day
+USUAL_RUNS_MIN = 20  # with fewer, nothing is usual
 LONG_TIMES = 5.0  # longer than this many times the usual is unusual
-LONG_SECONDS_MIN = 60.0  # shorter runs are nobody's trouble
+LONG_SECONDS_MIN = 60.0  # shorter runs are never reported
 RUNNING_LOOKED_AT_MAX = 500
 RECENT_SECONDS = 600.0  # arrivals and ends are compared over this time
-BACKLOG_MIN = 100  # jobs; a shorter one is no backlog
-QUEUES_MAX = 20  # backlogs that are looked at, the longest first
+BACKLOG_MIN = 100  # jobs; fewer are not a backlog
+QUEUES_MAX = 20  # backlogs that are checked, the longest first
 NAMES_SHOWN = 5
 
 
 class Usual(Struct, frozen=True, kw_only=True):
-    """How long attempts of a task took lately, in seconds."""
+    """How long attempts of a task took recently, in seconds."""
 
     runs: int
     p50: float
@@ -41,12 +41,12 @@ class Usual(Struct, frozen=True, kw_only=True):
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
-    """What waits in a queue, and what came and ended within RECENT_SECONDS."""
+    """What waits in a queue, and what arrived and ended within RECENT_SECONDS."""
 
     queue: str
-    waiting: int  # ready or behind its group
+    waiting: int  # ready, or waiting in a group
     oldest_seconds: float  # since the oldest ready one was due
-    came: int  # of those that wait
+    came: int  # of those that wait, how many arrived recently
     capped: bool  # there were more than were counted
     ended: int
 
@@ -62,7 +62,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 
 
 async def look_at_pace(reader: Reader) -> Pace:
-    """Take one look."""
+    """Read what is usual, what runs and what waits."""
     now = await reader.clock()
     running = await reader.find(JobQuery(states=(State.RUNNING,), limit=RUNNING_LOOKED_AT_MAX))
     return Pace(
@@ -105,7 +105,7 @@ async def _backlogs(reader: Reader, now: float) -> list[Backlog]:
 
 
 async def backlog(reader: Reader, now: float, queue: str, waiting: int, oldest_due_at: float | None) -> Backlog:
-    """What came to a queue and ended there lately; how many jobs wait in it is known already."""
+    """What arrived in a queue and ended there recently; the caller already knows how many jobs wait."""
     recent = parse_query(f"state:ready,waiting age:<{RECENT_SECONDS:g}s")
     came = await reader.tally(JobQuery(states=recent.states, queue=queue, more=recent.more))
     ended = await reader.rollups(RollupQuery(span="minute", since=now - RECENT_SECONDS, until=now + 60.0, queue=queue))
@@ -137,7 +137,7 @@ def _ends(found: Sequence[Rollup]) -> int:
 
 
 def judge_pace(pace: Pace) -> list[Finding]:
-    """What that means."""
+    """Findings about long runs and growing backlogs."""
     return [*_long_runs(pace), *_growing(pace)]
 
 
@@ -168,7 +168,7 @@ def _long_run_of_task(pace: Pace, task: str, jobs: Sequence[JobRecord]) -> str:
 
 
 def _growing(pace: Pace) -> list[Finding]:
-    """Queues into which more comes than ends, and when the others will be empty."""
+    """Queues that fill faster than they drain, and when the others will be empty."""
     growing = [one for one in pace.backlogs if _grows(one)]
     if growing:
         shown = [
@@ -187,19 +187,19 @@ def _growing(pace: Pace) -> list[Finding]:
     return [
         fine(
             "backlog",
-            f"at the present pace these queues will be empty: {', '.join(shown[:NAMES_SHOWN])}.",
+            f"at the current pace these queues will be empty: {', '.join(shown[:NAMES_SHOWN])}.",
             queues=draining,
         )
     ]
 
 
 def _grows(one: Backlog) -> bool:
-    # What waits longer than the time looked at came before it, so that what ended in it did, too.
+    # If the oldest has waited longer than that, the jobs that ended meanwhile arrived before it, too.
     return one.oldest_seconds > RECENT_SECONDS / 2 and one.came > one.ended
 
 
 def drained_in(one: Backlog) -> float | None:
-    """Seconds until the queue is empty at the present pace; None if it does not shrink."""
+    """Seconds until the queue is empty at the current pace; None if it does not shrink."""
     pace = (one.ended - one.came) / RECENT_SECONDS
     return one.waiting / pace if pace > 0 and not one.capped else None
 
@@ -214,18 +214,18 @@ def grown(one: Backlog) -> str:
 def turn(one: Backlog) -> str:
     """A sentence about when a backlog will be worked off, as far as that can be predicted."""
     seen = (
-        f"in the last {duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} came and {one.ended:,} ended"
+        f"in the last {duration(RECENT_SECONDS)} {one.came:,}{'+' if one.capped else ''} arrived, {one.ended:,} ended"
     )
     seconds = drained_in(one)
     if seconds is not None:
-        return f"At its present pace queue {one.queue!r} is empty in about {duration(seconds)}: {seen}."
+        return f"At its current pace queue {one.queue!r} will be empty in about {duration(seconds)}: {seen}."
     if one.came > one.ended:
         return f"Queue {one.queue!r} fills faster than it drains: {seen}; {grown(one)}."
     return ""
 
 
 def duration(seconds: float) -> str:
-    """A duration for people: 320 ms, 12 s, 3 min, 5 h."""
+    """A readable duration: 320 ms, 12 s, 3 min, 5 h."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

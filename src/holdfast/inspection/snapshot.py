@@ -187,8 +187,8 @@ class Picture(Struct, frozen=True, kw_only=True, dict=True):
     entries: tuple[EntryRow, ...] = ()
     edges: tuple[Edge, ...] = ()
     edge_counts: Mapping[str, tuple[int, int]] = {}  # by child: how many of its edges are stored as not met, and failed
-    propagating: frozenset[str] = frozenset()  # parents whose edges are still to follow
-    with_steps: frozenset[str] = frozenset()  # jobs that remember something
+    propagating: frozenset[str] = frozenset()  # parents whose edges are still to be updated
+    with_steps: frozenset[str] = frozenset()  # jobs with stored steps
     freed: frozenset[str] = frozenset()  # jobs whose key an operator freed
     newest: float | None = None  # the latest time found in the store
     rearranging: bool = False  # a changed rule is still being applied; claims already obey it

@@ -1,4 +1,4 @@
-"""stats: how many attempts ended how, and how long they waited and ran, by task, queue or worker, over time.
+"""stats: how attempts ended, and how long they waited and ran, by task, queue or worker, over time.
 
 Called by the app and the command line. Adds up roll-ups (rollups.py) that the store keeps; never writes.
 """
@@ -24,7 +24,7 @@ _ENDED = (*_FAILURES, "succeeded")
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """Percentiles of a duration in seconds, read off buckets (at most an eighth off); None if nothing was counted."""
+    """Percentiles of a duration in seconds, from buckets (at most an eighth off); None if nothing was counted."""
 
     p50: float | None = None
     p95: float | None = None
@@ -73,7 +73,7 @@ class Stats(Struct, frozen=True, kw_only=True):
 
 
 async def stats(reader: Reader, now: float, by: By, seconds: float, step: Span | None) -> Stats:
-    """What ended within the last `seconds`; the current minute or hour is included as far as it has come."""
+    """What ended within the last `seconds`, including the current minute or hour so far."""
     chosen: Span = step or ("minute" if seconds <= MINUTES_UP_TO or by == "worker" else "hour")
     since = start_of(chosen, now - seconds)
     query = RollupQuery(span=chosen, since=since, until=now + SPAN_SECONDS[chosen], workers=by == "worker")

@@ -43,11 +43,11 @@ class StoreLook(Struct, frozen=True, kw_only=True):
     difference_seconds: float = 0.0  # its clock minus this machine's
     seal: Seal | None = None
     flaws: tuple[Flaw, ...] | None = ()  # None: there was too much to search
-    finished: int | None = None  # jobs that can give way when the memory is full; None: not counted
+    finished: int | None = None  # jobs that can be removed when memory is full; None: not counted
 
 
 async def look_at_store(backend: Backend, address: Address) -> StoreLook:
-    """Take one look."""
+    """Read the store's state and settings."""
     before, began = time.time(), time.monotonic()
     clock = await backend.clock()
     took = time.monotonic() - began
@@ -84,7 +84,7 @@ async def _flaws(backend: Backend) -> tuple[Flaw, ...] | None:
 
 
 def judge_store(look: StoreLook) -> list[Finding]:
-    """What that means for jobs."""
+    """Findings about the store."""
     findings = [_reached(look), _schema(look), _clock(look), *_settings(look), _open(look), _sound(look)]
     if look.facts.quiet_seconds > 0:
         findings.append(_quiet(look))
@@ -100,13 +100,13 @@ def judge_store(look: StoreLook) -> list[Finding]:
 def _reached(look: StoreLook) -> Finding:
     text, facts = f"{look.url} answers in {look.answer_seconds * 1000:.1f} ms.", {"url": look.url}
     if look.answer_seconds > SLOW_SECONDS:
-        return note("store", text, "That is slow: check its load and the network between.", **facts)
+        return note("store", text, "That is slow: check its load and the network.", **facts)
     return fine("store", text, **facts)
 
 
 def _schema(look: StoreLook) -> Finding:
     version = look.facts.schema
-    return fine("schema", f"version {version}, the one this holdfast needs.", version=version)
+    return fine("schema", f"version {version}, as this version of Holdfast requires.", version=version)
 
 
 def _clock(look: StoreLook) -> Finding:
@@ -133,7 +133,7 @@ def _open(look: StoreLook) -> Finding:
     return wrong(
         "seal",
         f"the store is the {seal.role} of a move ({seal.stage}) and hands out no jobs; the other side is {seal.other}.",
-        "`holdfast move` goes on with it, or gives it up.",
+        "`holdfast move` continues or abandons it.",
         **facts,
     )
 
@@ -141,9 +141,9 @@ def _open(look: StoreLook) -> Finding:
 def _sound(look: StoreLook) -> Finding:
     if look.flaws is None:
         text = f"in {FLAWS_SECONDS:g} s not all rows could be checked; those that were are sound."
-        return note("rows", text, "`holdfast audit` looks at all of them.", flaws=None)
+        return note("rows", text, "`holdfast audit` checks all of them.", flaws=None)
     if not look.flaws:
-        return fine("rows", "all of them can be read, and indexes and records agree.", flaws=0)
+        return fine("rows", "all can be read; indexes and records agree.", flaws=0)
     number = f"{FLAWS_MAX} or more" if len(look.flaws) >= FLAWS_MAX else str(len(look.flaws))
     listed = "; ".join(named(flaw) for flaw in look.flaws[:FLAWS_SHOWN])
     return wrong(
@@ -158,7 +158,7 @@ def _quiet(look: StoreLook) -> Finding:
     seconds = look.facts.quiet_seconds
     return note(
         "quiet",
-        f"after a failover or restart the latest writes may be missing: nothing is handed out for {seconds:.0f} s.",
+        f"after a failover or restart the latest writes may be missing: no job is handed out for {seconds:.0f} s.",
         "It ends by itself. With appendfsync always, ?trust_restarts=true avoids it.",
         quiet_seconds=round(seconds, 1),
     )
@@ -195,7 +195,7 @@ def _disk(free: int | None) -> Finding:
     if free is None:
         return note("disk", "its free space is not known.")
     size = f"{free / 1e9:.1f} GB" if free >= 1e10 else f"{free >> 20} MiB"
-    text, step = f"{size} are free where the file is.", "Free some space, or prune: `holdfast prune`."
+    text, step = f"{size} are free on the file's disk.", "Free some space, or prune: `holdfast prune`."
     if free < DISK_NOTE_BYTES:
         return (wrong if free < DISK_WRONG_BYTES else note)("disk", text, step, free_bytes=free)
     return fine("disk", text, free_bytes=free)
@@ -249,12 +249,12 @@ def _redis_memory(settings: Mapping[str, str], finished: int | None = None) -> l
         step = "Above 90 %, finished jobs are removed early. Give it more memory, or discard dead letters."
         if finished:
             step = (
-                f"{finished:,} finished jobs are removed early, each 10 s after its end, so it opens again by itself. "
+                f"{finished:,} finished jobs are removed early, 10 s after they ended, so it recovers by itself. "
                 "Give it more memory, or keep jobs for less time (retain=)."
             )
         elif finished == 0:
             step = (
-                "No finished job is left to remove: it opens again when jobs run and end, when dead letters are "
+                "No finished job is left to remove: it accepts jobs again when jobs end, when dead letters are "
                 "discarded (`holdfast dead discard`), or with more memory."
             )
         return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
@@ -262,7 +262,7 @@ def _redis_memory(settings: Mapping[str, str], finished: int | None = None) -> l
 
 
 def _nodes(nodes: Mapping[str, Mapping[str, str] | None]) -> list[Finding]:
-    """What is not well at single nodes of a cluster; one sentence if all are."""
+    """Problems of single nodes of a cluster; one sentence if there are none."""
     findings = []
     for name, settings in nodes.items():
         if settings is None:

@@ -117,9 +117,9 @@ class QueueOptions:
     order: JobOrder = "fifo"  # in which jobs without a group are taken, within a priority
     shards: int = 1
     group_prefetch: int = 1  # of strict groups: consecutive jobs that a worker may lease together
-    on_dead: OnDead = "go_on"  # "stop": a strict group stops at a job that dies until somebody acts
+    on_dead: OnDead = "go_on"  # "stop": a strict group stops at a job that dies until an operator acts
     order_window: float | timedelta | None = None  # how long a job with order= waits for lower ones of its group
-    dead_queue: str | None = None  # where a copy of every job goes that dies
+    dead_queue: str | None = None  # the queue that gets a copy of every job that dies
 
     def __post_init__(self) -> None:
         check_queue(self.name)

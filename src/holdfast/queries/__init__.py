@@ -2,7 +2,7 @@
 
 `parse_query` and `make_query` turn text and keyword filters into a `JobQuery`; `matches` decides whether a job meets
 it. Stores may select in advance what cannot match, but `matches` has the last word on every job, on every store.
-`pages` has what a look at many jobs returns.
+`pages` has the results of scans.
 """
 
 from .language import (

@@ -34,7 +34,7 @@ FIELDS = (
     *("age", "wait", "running", "due", "finished", "attempts", "failures", "stalls", "priority"),
 )
 _NAMES = ("queue", "task", "group", "key", "worker")  # fields of JobQuery for one exact name
-_PATHS = ("args", "header")  # fields that go on with a dot and a name
+_PATHS = ("args", "header")  # fields followed by a dot and a name
 _STATE_WORDS = (*State, "live", "finished")
 _OPS: tuple[Comparison, ...] = ("<=", ">=", "<", ">", "=")
 _NUMBER = re.compile(r"[+-]?\d{1,300}(\.\d{1,300})?([eE][+-]?\d{1,3})?")

@@ -47,17 +47,17 @@ NUMBERS: Mapping[str, Callable[[JobRecord], float]] = {
 
 
 def needs_clock(query: JobQuery) -> bool:
-    """Whether the answer depends on the time."""
+    """Whether the result depends on the time."""
     return any(condition.field in SPANS for condition in query.more)
 
 
 def reads_payload(query: JobQuery) -> bool:
-    """Whether a condition looks at arguments or headers, which are not read otherwise."""
+    """Whether a condition needs arguments or headers, which are not read otherwise."""
     return any(condition.field in _PAYLOAD for condition in query.more)
 
 
 def reads_errors(query: JobQuery, by: Grouping | None = None) -> bool:
-    """Whether a condition, or a grouping, looks at failures."""
+    """Whether a condition, or a grouping, needs failures."""
     return by == "error" or any(condition.field in _FAILURES for condition in query.more)
 
 
@@ -159,7 +159,7 @@ def fits(parts: tuple[str, ...], text: str) -> bool:
 
 
 def _contains(parts: tuple[str, ...], text: str) -> bool:
-    """Whether the parts occur in the text in this order, whatever their case. ASCII stands for nothing but itself."""
+    """Whether the parts occur in the text in this order, ignoring case. ASCII characters match only themselves."""
     is_ascii = all(map(str.isascii, parts))
     lowered = text.encode(errors="replace").lower().decode() if is_ascii else text.lower()
     return _after([part.lower() for part in parts], lowered, 0, len(lowered))

@@ -1,4 +1,4 @@
-"""What a look at many jobs may cost, and what it returns: scans, pages and tallies.
+"""The bounds and results of reading many jobs: scans, pages and tallies.
 
 Used by the backend contract, the app, the command line and the dashboard. Plain data.
 """
@@ -15,15 +15,15 @@ from ..records import JobRecord
 Grouping = Literal["state", "queue", "task", "error"]
 
 GROUPINGS: tuple[Grouping, ...] = ("state", "queue", "task", "error")
-SCAN_ROWS_MAX = 20_000  # jobs that one page, or one tally, looks at; SQL stores look at more
+SCAN_ROWS_MAX = 20_000  # jobs that one page, or one tally, reads; SQL stores read more
 PAGE_BYTES_MAX = 4 * 1024 * 1024  # of arguments, results and errors that one page reads; a single job always fits
-TALLY_MAX = 10_000  # matching jobs that a tally counts, where the store cannot do it
+TALLY_MAX = 10_000  # matching jobs that a tally counts if the store cannot
 
 
 class Look(Struct, frozen=True, kw_only=True):
     """What one scan may cost."""
 
-    rows_max: int = SCAN_ROWS_MAX  # jobs, or index entries, to look at
+    rows_max: int = SCAN_ROWS_MAX  # jobs, or index entries, to read
     bytes_max: int = PAGE_BYTES_MAX  # of arguments, results and errors to return; a single job always fits
     light: bool = False  # leave out arguments, results and errors
     now: float = 0.0  # for conditions that depend on the time
@@ -35,7 +35,7 @@ class Scanned(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobRecord, ...] = ()
     before: int | None = None  # the seq to continue below; None: there is nothing beyond
     beyond: float | None = None  # by due time: the one at that seq, to continue after
-    rows: int = 0  # jobs, or index entries, looked at
+    rows: int = 0  # jobs, or index entries, read
 
 
 class JobPage(Struct, frozen=True, kw_only=True):

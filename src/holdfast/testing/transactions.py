@@ -53,7 +53,7 @@ _TAKES = "a sqlite3, psycopg or asyncpg connection, or a SQLAlchemy Connection o
 
 
 class Fate(Enum):
-    """What became of jobs enqueued in a transaction."""
+    """How a transaction with enqueued jobs ended."""
 
     PENDING = "pending"
     COMMITTED = "committed"
@@ -61,7 +61,7 @@ class Fate(Enum):
 
 
 class Unit:
-    """Jobs of one enqueue call, or the end of one lease, and what became of its transaction."""
+    """Jobs of one enqueue call, or the end of one lease, and how its transaction ended."""
 
     def __init__(
         self, jobs: Sequence[NewJob], at: float, owner: Follower, settlement: Settlement | None = None
@@ -138,7 +138,7 @@ class _Statements(Follower):
         super().__init__(connection)
         self._now = 0
         self._savepoints: list[tuple[str, int]] = []
-        self._commits = False  # the last statement, as far as we know, was one that commits
+        self._commits = False  # the last statement, as far as is known, was a COMMIT
 
     def add(self, unit: Unit, level: Any) -> None:
         self._now += 1
@@ -312,7 +312,7 @@ class _Session(_Sqlalchemy):
         self._decide(Fate.ROLLED_BACK, self._at(lambda found: found is level))
 
     def look(self) -> None:
-        """The session has told everything."""
+        """The session has reported everything."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ _of_parents: list[object] = []  # in a forked child: connections that must not b
 
 
 class _Postgres(Follower):
-    """A unit's level is the number of the subtransaction it was enqueued in; the server tells what became of that."""
+    """A unit's level is the number of the subtransaction it was enqueued in; the server reports how that ended."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)

@@ -51,7 +51,7 @@ class InlineRunner(Runner):
         self.context.run(INLINE.set, True)
         self.on_interrupt: Callable[[], None] = lambda: None
         self.interrupt: BaseException | None = None
-        self.failure: BaseException | None = None  # the first that made an attempt fail
+        self.failure: BaseException | None = None  # the first exception that made an attempt fail
 
     def _end(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         if self.failure is None and (outcome.kind in _FAILURES or run.stop is Stop.TIMED_OUT):
@@ -65,7 +65,7 @@ class InlineRunner(Runner):
 
 
 class _InlineRunners(InProcessRunners):
-    """Starts attempts in the caller's context. A handler blocks the loop here, which is no fault."""
+    """Starts attempts in the caller's context. Here a handler may block the loop, so nothing watches it."""
 
     def __init__(self, runner: InlineRunner, hub: events.Hub, signals: Signals) -> None:
         super().__init__(runner, hub, signals)
@@ -83,7 +83,7 @@ class InlineWorker(EmbeddedWorker):
     def __init__(self, app: HostApp, options: WorkerOptions, *, raises: bool = False, cron: bool = True) -> None:
         super().__init__(app, options)
         self._raises = raises  # whether a handler's failure is raised here, too
-        self._cron = cron  # whether cron entries are stored, and fire
+        self._cron = cron  # whether cron entries are stored and fired
         self._runner: InlineRunner | None = None
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:

@@ -38,7 +38,7 @@ def make(server: Server, schema: str) -> Callable[..., PostgresBackend]:
 
 @pytest.fixture
 def session(server: Server) -> Iterator[psycopg.Connection]:
-    """A session of somebody else in the same database."""
+    """A session of another client in the same database."""
     with psycopg.connect(server.conninfo) as connection:
         yield connection
         connection.rollback()

@@ -1,4 +1,4 @@
-"""The face on PostgreSQL: the same code, another URL."""
+"""The public API on PostgreSQL: the same code, another URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A statement that goes past the driver's cursor answers, fails and is given up as one that does not."""
+"""A statement that bypasses the driver's cursor returns, fails and is abandoned like one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call does is bounded: what a claim fetches, what a pass looks at, also beside rivals."""
+"""What one call does is bounded: what a claim fetches, what a pass reads, also with concurrent callers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_claim_fetches_only_the_arguments_that_it_hands_out(make: Make, server
 
 @pytest.mark.parametrize("size", [0, 1, 5000], ids=["empty", "small", "stored apart"])
 def test_arguments_arrive_as_they_were_sent(make: Make, size: int) -> None:
-    """By the cursor first, and prepared after some calls; a repeat answers the same."""
+    """By the cursor first, and prepared after some calls; a repeat returns the same."""
 
     async def run() -> None:
         backend = make(connections=1)
@@ -79,7 +79,7 @@ def test_promoting_together_nobody_reads_more_than_alone(make: Make, server: Ser
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
             connection.execute(_FILL_DUE.format(schema=schema), (20_000,))
             connection.execute(f"INSERT INTO {schema}.ids SELECT id, seq FROM {schema}.jobs")
-            connection.execute("SELECT pg_stat_force_next_flush()")  # what it read itself is told now
+            connection.execute("SELECT pg_stat_force_next_flush()")  # include this session's own reads
         read = [(await counted(server, schema, *backends)).entries]
         for _ in range(2):  # before and after the others: what was promoted leaves entries that are read past
             for _ in range(4):

@@ -167,7 +167,7 @@ def test_one_process_of_the_server_killed_under_load_loses_and_doubles_nothing(m
 
 
 async def every_call(backend: PostgresBackend) -> list[str]:
-    """Make one call of every kind; answers the names of those that were not refused."""
+    """Make one call of every kind; returns the names of those that were not refused."""
     request = ClaimRequest(worker="w", call=99, queues=("default",), most=1)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "clock": backend.clock,

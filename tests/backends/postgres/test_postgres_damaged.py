@@ -100,7 +100,7 @@ def test_everything_else_goes_on(make: Make, server: Server, schema: str, what: 
     asyncio.run(working())
 
 
-def test_a_counter_at_its_end_is_named_by_whoever_meets_it_and_the_documented_cure_helps(
+def test_an_exhausted_counter_is_named_in_the_error_and_the_documented_fix_works(
     make: Make, server: Server, schema: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def working() -> None:

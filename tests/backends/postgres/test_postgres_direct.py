@@ -1,4 +1,4 @@
-"""Enqueueing from a thread that waits, on a blocking connection: the same answers, the same care with lost replies."""
+"""Enqueueing on a waiting thread, on a blocking connection: the same results, the same handling of lost replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backend(make: Make, loop: Loop) -> Iterator[PostgresBackend]:
 
 
 def opened(backend: PostgresBackend, loop: Loop) -> PostgresBackend:
-    """Opened, and used once the longer way."""
+    """Opened, and used once through the general path."""
     loop.run(backend.open())
     loop.run(backend.enqueue(one("first")))
     return backend

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server tells the doctor: settings that lose jobs, a server that keeps them, and a quiet time."""
+"""What the doctor reads from a PostgreSQL server: settings that lose or keep jobs, and a quiet time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_server_that_keeps_what_it_promised_is_fine(mortal: Server, schema: st
     assert "quiet" not in verdicts
 
 
-def test_a_quiet_time_is_told(server: Server, schema: str) -> None:
+def test_a_quiet_time_is_reported(server: Server, schema: str) -> None:
     asked(server, schema)
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute(f"UPDATE {schema}.incarnation SET quiet_until = extract(epoch FROM now()) + 50")

@@ -1,4 +1,4 @@
-"""A session that made its plans while the store was empty reads no more for a call than one that comes later."""
+"""A session that planned while the store was empty reads no more per call than a later session."""
 
 from __future__ import annotations
 

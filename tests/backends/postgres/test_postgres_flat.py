@@ -1,4 +1,4 @@
-"""What looking at groups, refilling them and an operator's verb cost does not grow with the backlog."""
+"""The cost of reading and refilling groups, and of an operator's verb, does not grow with the backlog."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_call_on_a_backlog_nobody_analysed_reads_what_it_needs(
             connection.execute(_FILL.format(schema=schema), (backlog,))
             connection.execute(_FILL_SCHEDULED.format(schema=schema), (backlog,))
             connection.execute(f"INSERT INTO {schema}.ids SELECT id, seq FROM {schema}.jobs ON CONFLICT DO NOTHING")
-            connection.execute("SELECT pg_stat_force_next_flush()")  # what it read itself is told now
+            connection.execute("SELECT pg_stat_force_next_flush()")  # include this session's own reads
         before = await counted(server, schema, backend)
         await CALLS[call](backend)
         after = await counted(server, schema, backend)

@@ -1,4 +1,4 @@
-"""Rows that somebody else wrote: one that makes no sense is shown and listed, and everything else goes on."""
+"""Rows written by other programs: an invalid one is shown and listed, and everything else works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While an old snapshot keeps entries of jobs that are gone, claims begin behind them, and miss nothing for long."""
+"""While an old snapshot keeps dead index entries, claims start behind them, and miss nothing for long."""
 
 from __future__ import annotations
 

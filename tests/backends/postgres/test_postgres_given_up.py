@@ -1,4 +1,4 @@
-"""A caller that gives up a call goes at once, and leaves the next one its session or its connect attempt.
+"""A caller that gives up returns at once, and the next caller reuses its session or its connection attempt.
 
 On a machine so busy that connecting and a first call take longer than a worker waits, starting over after every timeout
 would never get anywhere: each new session compiles all functions again.

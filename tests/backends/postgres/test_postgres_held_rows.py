@@ -1,4 +1,4 @@
-"""A stranger's session holds rows of ours, as an operator's at a prompt may: the others go on, these end later."""
+"""Another session locks rows of ours, such as an operator's psql: other jobs continue, these are settled later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that is not what it was is left: its server was demoted, or its prepared statements are gone."""
+"""A stale session is abandoned: its server was demoted, or its prepared statements are gone."""
 
 from __future__ import annotations
 

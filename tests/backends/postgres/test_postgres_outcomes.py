@@ -27,7 +27,7 @@ def test_what_successes_share_is_said_once() -> None:
     assert (told.others, told.places) == ("[]", None)
 
 
-def test_what_differs_is_a_list_and_a_group_is_told_of() -> None:
+def test_values_that_differ_are_a_list_and_a_group_is_included() -> None:
     told = outcomes([success("a", "1.2.fg", 5.0, b"1"), success("b", "2.3.f", 6.0)])
     assert told.successes is not None
     sent = json.loads(told.successes)

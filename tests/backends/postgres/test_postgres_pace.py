@@ -1,4 +1,4 @@
-"""A server that is out of reach is tried at one pace by all who look for it."""
+"""All connections to an unreachable server retry at one shared pace."""
 
 from __future__ import annotations
 

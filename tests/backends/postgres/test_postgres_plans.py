@@ -1,4 +1,4 @@
-"""What a call reads does not grow with the backlog, also before the server ever looked at its statistics."""
+"""What a call reads does not grow with the backlog, even before the server has gathered statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECT seq_scan, seq_tup_read, idx_tup_fetch FROM pg_stat_user_tables WHERE sche
 
 
 def reads(server: Server, schema: str) -> tuple[int, int, int]:
-    """Sequential scans and rows read so far, once every session has told."""
+    """Sequential scans and rows read so far, once every session has reported."""
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         row = connection.execute(_READ, (schema,)).fetchone()
     assert row is not None

@@ -1,4 +1,4 @@
-"""Behind a pooler in transaction mode: everything works, and nothing of ours stays in a session that is only lent."""
+"""Behind a pooler in transaction mode: everything works, and no state of ours stays in a borrowed session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changed rule beside rivals: it holds from the moment it is stored, however much is still to be moved."""
+"""A changed rule with concurrent callers: it applies once it is stored, however many jobs are still to be moved."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_two_rules_declared_at_once_leave_one_of_them_in_force(make: Make) -> No
     asyncio.run(run())
 
 
-def test_a_job_that_a_stranger_holds_is_moved_in_a_further_round(
+def test_a_job_locked_by_another_session_is_moved_in_a_later_round(
     make: Make, session: psycopg.Connection, schema: str
 ) -> None:
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""A role that lacks a right is told which one and what gives it; with the rights the docs name it can work."""
+"""The error names the right that a role lacks and the GRANT for it; with the documented rights it can work."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_with_those_rights_an_app_works(role: Role) -> None:
         assert not app.audit().violations
 
 
-def test_a_role_that_may_only_read_is_told_so_by_drain_and_enqueue(role: Role, schema: str) -> None:
+def test_a_read_only_role_gets_an_error_from_drain_and_enqueue(role: Role, schema: str) -> None:
     role.grant("schema", "function")
     role.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role.name}")
     with Holdfast(role.url) as app:

@@ -1,4 +1,4 @@
-"""Sessions that are in the way: locks held by strangers, connections cut by the server, calls that take too long."""
+"""Sessions in the way: locks held by others, connections cut by the server, calls that take too long."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def make(server: Server, prefix: str) -> Callable[..., RedisBackend]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[redis.Redis]:
-    """A client of somebody else on the same server."""
+    """Another client of the same server."""
     with server.client() as somebody:
         yield somebody
 

@@ -1,4 +1,4 @@
-"""The face, the worker and the command line on a cluster: the same code, another URL, and a node in trouble."""
+"""The public API, the worker and the command line on a cluster: the same code, another URL, and a failing node."""
 
 from __future__ import annotations
 

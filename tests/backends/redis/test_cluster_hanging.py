@@ -2,7 +2,7 @@
 
 A paused node replies to PING and carries out no script, as before a failover by hand.
 
-The time of a call is far longer here than the tests wait: whoever waited for it would fail them.
+The call timeout is far longer here than the tests wait: a call that waited for it would fail them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a node of a cluster counts as silent, shown on a node that is played."""
+"""When a node of a cluster counts as silent, tested with a simulated node."""
 
 from __future__ import annotations
 

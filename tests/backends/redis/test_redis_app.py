@@ -1,4 +1,4 @@
-"""The face and the command line on Redis: the same code, another URL."""
+"""The public API and the command line on Redis: the same code, another URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueueing from a thread that waits, on a blocking connection: the same answers, the same care with lost replies."""
+"""Enqueueing on a waiting thread, on a blocking connection: the same results, the same handling of lost replies."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_server_that_is_gone_is_said_to_be_unreachable(mine: Server) -> None:
     asyncio.run(backend.close())
 
 
-def test_a_user_without_rights_is_told_so(mine: Server) -> None:
+def test_a_user_without_rights_gets_an_error_that_says_so(mine: Server) -> None:
     backend = opened(mine)
     with mine.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-evalsha")

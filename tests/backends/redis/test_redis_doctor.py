@@ -1,4 +1,4 @@
-"""What a Redis or Valkey server tells the doctor: how it writes, what it throws away, and a quiet time."""
+"""What the doctor reads from a Redis or Valkey server: persistence, eviction, and a quiet time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_the_server_tells_is_judged(mortal: Server, prefix: str) -> None:
         assert asked(mortal, prefix, "allow_no_aof=true")[1]["durability"] == "note"
 
 
-def test_a_quiet_time_is_told(server: Server, prefix: str, client: redis.Redis) -> None:
+def test_a_quiet_time_is_reported(server: Server, prefix: str, client: redis.Redis) -> None:
     assert "quiet" not in asked(server, prefix)[1]
     seconds, _ = client.time()
     client.hset(keys_of(prefix)[KEY_NAMES.index("meta")], "quiet_until", str(seconds + 50))

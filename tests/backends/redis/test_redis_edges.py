@@ -148,7 +148,7 @@ async def with_parents(backend: RedisBackend) -> None:
 
 
 async def succeed(backend: RedisBackend, least: int) -> None:
-    """Lease and settle at least so many jobs."""
+    """Lease and settle at least this many jobs."""
     await backend.register(WorkerRecord(id="w", lease_seconds=1e6), now=NOW)
     settled, done, call = list[Settlement](), 0, 0
     while settled or done < least:

@@ -108,7 +108,7 @@ def test_after_a_restart_nothing_is_given_out_for_the_longest_lease_and_all_else
     within_patience(body)
 
 
-def test_whoever_notices_first_sets_the_time_and_the_others_keep_to_it(cautious: Server) -> None:
+def test_the_first_that_notices_sets_the_time_and_the_others_keep_it(cautious: Server) -> None:
     async def body() -> None:
         everyone = [await Claims(RedisBackend(cautious.plain_url), f"w{n}").register(now=1000.0) for n in range(3)]
         await everyone[0].backend.enqueue([NewJob(id="a", task="t")], 1000.0)
@@ -152,7 +152,7 @@ def test_a_longer_lease_makes_the_quiet_time_longer_and_a_clock_set_back_does_no
     within_patience(body)
 
 
-def test_who_waits_for_work_is_not_woken_by_what_is_not_given_out(cautious: Server) -> None:
+def test_a_waiter_is_not_woken_by_jobs_that_are_not_handed_out(cautious: Server) -> None:
     async def body() -> None:
         backend = RedisBackend(cautious.plain_url)
         claims = await Claims(backend).register()
@@ -314,7 +314,7 @@ def test_what_the_replica_did_not_get_is_lost_and_nothing_is_given_out_before_al
 
 
 def test_a_failover_to_a_replica_that_had_just_come_is_not_taken_for_a_restart() -> None:
-    """The store does not know the id its primary got with its first replica: whoever noted it is lost, too."""
+    """The store does not know the id its primary got with its first replica: the write that recorded it is lost."""
     shared_server()  # skips or fails where there is none
 
     async def body() -> None:

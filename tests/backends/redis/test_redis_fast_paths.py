@@ -383,7 +383,7 @@ def _request(call: int) -> ClaimRequest:
     return ClaimRequest(worker="w", call=call, queues=("default",), most=1)
 
 
-def test_a_caller_whose_calls_are_not_plain_tries_the_short_way_only_now_and_then(
+def test_a_caller_whose_calls_are_not_plain_tries_the_fast_path_only_now_and_then(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -411,7 +411,7 @@ def test_a_caller_whose_calls_are_not_plain_tries_the_short_way_only_now_and_the
     asyncio.run(scenario())
 
 
-def test_plain_calls_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> None:
+def test_plain_calls_take_the_fast_path(made: Callable[..., Awaitable[Any]]) -> None:
     async def scenario() -> None:
         backend = await made(_FastOnly)
         await backend.declare([QueueRule(name="default")], [TaskRule(name="other", rate=Rate(1, 60.0))])

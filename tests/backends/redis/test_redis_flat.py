@@ -1,4 +1,4 @@
-"""A call carries out as many commands behind many jobs as behind few: the server counts them.
+"""A call runs as many commands with many jobs as with few: the server counts them.
 
 bench/run --store redis --scenario growth measures the processor time of the same calls up to a million jobs.
 """

@@ -1,4 +1,4 @@
-"""Every index says what the records say: after each step of random walks all of them are made anew and compared.
+"""Every index agrees with the records: after each step of random walks all of them are rebuilt and compared.
 
 Claims, refills and counts read indexes only. One that differs from its job is a job never found, or found twice.
 """

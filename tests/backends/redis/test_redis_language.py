@@ -46,7 +46,7 @@ def test_the_sweep_reaches_every_group_in_any_language(english: Server) -> None:
         for name in WAITING:
             await backend.pause(Pause(queue="q", group=name))
         await backend.enqueue([NewJob(id=name, task="t", queue="q", group=name) for name in PLAYING + WAITING])
-        with english.client() as somebody:  # the groups may go on, and who said so died before he refilled them
+        with english.client() as somebody:  # the client that resumed the groups died before the refill
             somebody.delete(f"{{{backend.prefix}}}:pauses")
         made = 0
         for _ in range(5):  # one round over all groups

@@ -1,4 +1,4 @@
-"""What is read from the server's socket: replies of any size, and nothing that nobody asked for."""
+"""Reading from the server's socket: replies of any size, and no unsolicited ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_reply_that_never_ends_well_is_a_lost_connection(reply: bytes) -> None
 
 
 class Transport:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

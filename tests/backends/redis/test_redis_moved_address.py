@@ -163,7 +163,7 @@ SILENCE = b""
 
 
 class Played:
-    """A server that answers each connection's commands in turn with what it was told to; counts connections."""
+    """A server that sends scripted replies to each connection's commands in turn; counts connections."""
 
     def __init__(self, *scripts: list[bytes]) -> None:
         self._scripts = list(scripts)
@@ -246,7 +246,7 @@ def test_a_new_connection_that_leads_to_the_wrong_server_is_not_followed_by_anot
 
 
 def test_a_silent_server_costs_one_call_its_time_and_not_one_for_each_connection() -> None:
-    """As behind a firewall that forgot its connections: the server is well, and is not heard on those that rested."""
+    """As behind a firewall that dropped idle connections: the server is well, but does not reply on those."""
     server = Played(*[[b"+well", SILENCE]] * 4, [b"+again"])
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""What only the Redis store has to mind when it is sealed and carried: steps done by pages, odd ids, one counter."""
+"""What is special about sealing and moving a Redis store: steps in pages, odd ids, one counter."""
 
 from __future__ import annotations
 

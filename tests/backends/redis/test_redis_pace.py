@@ -1,4 +1,4 @@
-"""A server that is out of reach is tried at one pace by all who look for it, and lines that rest are kept alive."""
+"""All connections to an unreachable server retry at one shared pace, and idle ones are kept alive."""
 
 from __future__ import annotations
 

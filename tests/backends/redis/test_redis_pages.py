@@ -1,4 +1,4 @@
-"""What is read or moved page by page is the same as in one piece: memory is asked the same and must answer alike."""
+"""Reading or moving page by page gives the same as in one piece: the memory store must return the same."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_a_claim_passes_over_a_paused_task_that_is_not_yet_parked(make: Make) ->
 
 
 @pytest.mark.parametrize("why", ["expired", "paused"])
-def test_one_claim_passes_over_so_many_and_the_next_goes_on(make: Make, why: str) -> None:
+def test_one_claim_skips_up_to_a_bound_and_the_next_continues(make: Make, why: str) -> None:
     async def run() -> None:
         backend = make(call_timeout=60.0)
         await backend.open()

@@ -1,4 +1,4 @@
-"""One bad entry stops nobody: whatever is written into the keys, other jobs are claimed and shown; flaws() lists it.
+"""One bad entry blocks nothing: whatever is written into the keys, other jobs are claimed and shown; flaws() lists it.
 
 Each poison is put into a store with jobs before and behind the victim; then everything is looked at, and worked off.
 """

@@ -1,4 +1,4 @@
-"""Users with few rights: who may not do all a store needs is told so when it opens, and nothing is stored half-way."""
+"""Users with few rights: a missing right is reported when the store opens, and nothing is stored half-way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_missing_command_is_named_with_the_rule_that_gives_it(
     assert client.exists(*keys_of(prefix)) == 0
 
 
-def test_who_waits_for_replicas_needs_the_right_to(user: User) -> None:
+def test_waiting_for_replicas_needs_the_right_to(user: User) -> None:
     assert "+wait" in refused(user("+@all -wait", wait=1))
 
 

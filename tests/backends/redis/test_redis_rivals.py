@@ -215,7 +215,7 @@ def test_a_hint_wakes_a_waiter_elsewhere(make: Make) -> None:
     asyncio.run(run())
 
 
-def test_what_a_worker_has_no_room_for_is_told_to_others(make: Make, client: redis.Redis) -> None:
+def test_jobs_that_a_worker_has_no_room_for_wake_others(make: Make, client: redis.Redis) -> None:
     async def run() -> None:
         backend = make()
         await backend.open()

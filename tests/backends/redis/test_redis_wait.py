@@ -106,7 +106,7 @@ def test_an_outcome_waits_and_a_claim_and_a_renewal_do_not(pair: Pair) -> None:
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 
 
-def test_a_refusal_is_told_whether_replicas_answer_or_not(pair: Pair) -> None:
+def test_a_refusal_is_raised_whether_or_not_replicas_reply(pair: Pair) -> None:
     async def body() -> None:
         patient, backend = await opened(pair), await opened(pair, call_timeout=0.4)
         await patient.enqueue(job("a", key="k", on_conflict="raise"))

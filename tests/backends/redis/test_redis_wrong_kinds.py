@@ -1,4 +1,4 @@
-"""A record, rule, bucket, letter or number that is well-formed but of a wrong kind stops nobody, and is listed by name.
+"""A record, rule, bucket, letter or number of a wrong type blocks nothing, and is listed by name.
 
 Every field of a job's record gets every wrong value, in jobs of every state; then all verbs run. None fails, the good
 jobs are all worked off, and what cannot be read is named with its field.
@@ -67,7 +67,7 @@ async def _claimed(backend: RedisBackend, worker: str, ids: Iterable[str], now: 
 
 
 async def _filled(backend: RedisBackend, number: int) -> list[Lease]:
-    """Jobs of every kind, as many as there are wrong values, and good ones. Answers the leases that run."""
+    """Jobs of every kind, as many as there are wrong values, and good ones. Returns the running leases."""
     await backend.open()
     for kind in ("gone", "done", "running"):
         await backend.enqueue([job for n in range(number) for job in _jobs(kind, n)], now=NOW)

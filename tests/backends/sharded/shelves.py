@@ -118,7 +118,7 @@ def memory_stores(shards: int = 1) -> Callable[[str], Backend]:
 
 
 async def split_store(shards: int, *batches: list[NewJob]) -> tuple[Shelf, ShardedBackend]:
-    """A store whose queue `mail` has so many shards, with these jobs in it."""
+    """A store whose queue `mail` has this many shards, with these jobs in it."""
     shelf = Shelf()
     router = shelf.router()
     await router.open()

@@ -4,7 +4,7 @@ Where a queue is one shard the router differs from a plain store only in what sp
 three, it differs in what IN_THREE names, and in that it must.
 
 A cluster is such a router, too: one shard per queue, on real nodes. What the whole run has on it
-(test_cluster_conformance) is only repeated by that form over memory, for whoever has no servers or little time.
+(test_cluster_conformance) is only repeated by that form over memory, for machines without servers, or little time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dependencies between shards: whoever dies between two steps of two shards, or misses a reply, the flow is whole.
+"""Dependencies between shards: the flow is whole if a process dies between steps in two shards, or misses a reply.
 
 Every scene is run once to count the calls that its router makes to shards, then once for each call and each fault: the
 process dies before or after the call, the shard is down, or its reply is lost. Then another process sweeps and works.

@@ -1,4 +1,4 @@
-"""Renewals that are on their way while leases are: what was handed out is never given back by one that is older."""
+"""Renewals in flight together with claims: an older renewal never releases what was handed out since."""
 
 from __future__ import annotations
 

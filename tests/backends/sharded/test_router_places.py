@@ -1,4 +1,4 @@
-"""Where jobs live: names, shares, pages over shards, and what a new or changed number of shards is told."""
+"""Where jobs live: names, shares, pages over shards, and which rules a new or changed number of shards gets."""
 
 from __future__ import annotations
 

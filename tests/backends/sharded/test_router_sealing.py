@@ -62,7 +62,7 @@ class Died(BaseException):
 
 
 def die_at(shelf: Shelf, count: int) -> Callable[[], None]:
-    """The process dies at the n-th change of a seal or of the registry; answers how to live again."""
+    """The process dies at the n-th change of a seal or of the registry; returns how to undo that."""
     left = [count]
     wholes = {name: shard.store.seal for name, shard in shelf.shards.items()}
     swap = shelf.page.swap
@@ -131,7 +131,7 @@ async def die_changing(change: str, place: int) -> Shelf:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_change_of_the_seal_that_died_half_way_is_finished(change: str, place: int, looks: bool) -> None:
-    """By whoever asks for the seal, and by whoever opens the store."""
+    """By a caller that reads the seal, and by one that opens the store."""
     after = CHANGES[change][1]
     closed = after is not None and after.closed
 

@@ -137,7 +137,7 @@ def test_a_job_whose_shard_is_silent_comes_later_and_once(mood: str) -> None:
         assert (answer.done, answer.enqueued) == (True, (Enqueued("e@1", True),))
         shard.mood = "well"
         assert await everything(router) == ([] if mood == "down" else ["e@1"])
-        await router.promote(now=NOW + 1.0)  # too early: whoever made it may be about to hand it over
+        await router.promote(now=NOW + 1.0)  # too early: the process that made it may be about to hand it over
         assert await everything(router) == ([] if mood == "down" else ["e@1"])
         another = shelf.router()
         await another.open()

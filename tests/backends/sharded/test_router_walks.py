@@ -1,4 +1,4 @@
-"""The router and a plain store that go the same random way answer alike at every step and look alike after it."""
+"""The router and a plain store on the same random walk return the same at every step and hold the same after it."""
 
 from __future__ import annotations
 

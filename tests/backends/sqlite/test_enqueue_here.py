@@ -1,4 +1,4 @@
-"""Enqueueing from a thread that waits: the same answers as through the app's own loop, by the shorter way."""
+"""Enqueueing on the calling thread: the same results as through the app's own loop, by the fast path."""
 
 from __future__ import annotations
 

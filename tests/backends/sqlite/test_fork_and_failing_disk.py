@@ -1,4 +1,4 @@
-"""What a fork and a failing disk must not do: a child that hangs, a writer that is gone for ever."""
+"""What a fork and a failing disk must not cause: a child that hangs, a writer that is gone forever."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_sqlite_rolled_back_is_refused_and_what_came_after_is_carried_out(t
 @pytest.mark.parametrize("closer", ["parent", "another process"])
 def test_what_a_forked_child_was_told_is_stored_survives_its_end(tmp_path: Path, closer: str) -> None:
     """SQLite keeps its locks per process in memory the child inherits: a connection made there takes no lock of its own
-    while the inherited ones are open, and whoever closes last elsewhere removes the log under it."""
+    while the inherited ones are open, and the last process that closes it removes the log under it."""
     path = str(tmp_path / "jobs.db")
     backend = SqliteBackend(path)
     asyncio.run(backend.open())

@@ -1,4 +1,4 @@
-"""Waiting for work on SQLite: writes to the log are heard; where they are not, the file is asked again and again."""
+"""Waiting for work on SQLite: writes to the log are reported by inotify; otherwise the file is polled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks and sweeps cost: what they show and do, not what else there is."""
+"""Reads and sweeps cost what they show and do, whatever else the store holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sealed SQLite store and whoever writes to the file besides us; and files made before stores could be sealed."""
+"""A sealed SQLite store and other writers of its file; and files made before stores could be sealed."""
 
 from __future__ import annotations
 

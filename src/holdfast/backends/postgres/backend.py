@@ -198,8 +198,8 @@ class PostgresBackend(Backend):
         return await self._call(_verb(part), work, writes=True, urgent=urgent, patient=patient)
 
     async def _exchange(self, places: Sequence[int] | None, **values: Any) -> codec.Told:
-        """Make the exchange, and read large arguments after it, on the same connection: if that fails, the exchange has
-        no reply and is repeated."""
+        """Make the exchange, then read large arguments on the same connection. If that fails, the exchange counts as
+        having no reply and is repeated."""
 
         async def work(cursor: Any) -> codec.Told:
             answer, bodies = await self._asked["exchange.call"].ask_both(cursor, values)

@@ -91,7 +91,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
         raise self.other_store()
 
     def settled(self, row: Any) -> Answer:
-        """How the settlement was answered."""
+        """The server's answer to the settlement."""
         if row[0] == "other store":
             raise self.other_store()
         return Answer(row[0])
@@ -164,7 +164,7 @@ async def _aexecute(connection: Any, joined: Joined, values: dict[str, Any]) -> 
 
 
 def shares_database(connection: Any, joined: Joined) -> bool:
-    """Whether a psycopg connection sees this very store. A savepoint keeps its transaction usable if it sees none."""
+    """Whether a psycopg connection sees this very store. A savepoint keeps its transaction usable if it does not."""
     caller = recognise(connection)
     if caller.library != "psycopg" or caller.is_async or connection.closed or joined.store is None:
         return False

@@ -150,7 +150,7 @@ def as_marks(text: str | None) -> tuple[Mark, ...]:
 
 
 def edit_document(edit: Edit) -> str:
-    """The changes of an edit as JSON, without those that are not made and without the arguments."""
+    """The changes of an edit as JSON: only values that are set, without the arguments."""
     return msgspec.json.encode(msgspec.structs.replace(edit, args=msgspec.UNSET)).decode()
 
 
@@ -217,7 +217,7 @@ as_renewal = msgspec.json.Decoder(Renewal).decode
 
 
 class _StoredJob(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a new job, as the function `enqueue` returns it."""
+    """The result for one new job, as the function `enqueue` returns it."""
 
     id: str
     created: bool
@@ -264,7 +264,7 @@ class Told(NamedTuple):
 
 
 def seqs_without_bodies(answered: Answered, bodies: bytes) -> list[int]:
-    """The jobs whose arguments are too long to come with the result of an exchange."""
+    """The jobs whose arguments are too large for the result of an exchange."""
     rows = answered.leases
     if bodies or not rows:
         return []
@@ -324,7 +324,7 @@ def _stored(answered: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def as_leases(rows: Sequence[LeaseTexts], bodies: bytes | Mapping[int, bytes], chained: int = 0) -> tuple[Lease, ...]:
-    """Decode leases, whose arguments are concatenated in `bodies`, or there by seq: without them, the job has been
+    """Decode leases. Their arguments are concatenated in `bodies`, or there by seq; a job missing there has been
     deleted since. The last `chained` of them are chained."""
     leases, place = [], 0
     for row in rows:
@@ -406,7 +406,7 @@ def by_column(jobs: Sequence[NewJob]) -> str:
 
 
 def links_of(jobs: Sequence[NewJob]) -> tuple[list[NewJob], str]:
-    """Jobs as they are stored while they wait, and what dependencies.sql must know of those that do."""
+    """The jobs as they are stored while they wait, and their dependencies as dependencies.sql takes them."""
     links = [
         {
             "n": place,

@@ -224,9 +224,9 @@ async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
 class Session(AsyncConnection[Any]):
     """A connection that survives a caller who gives up.
 
-    A caller's timeout is much shorter than the server's. psycopg would not let it go before the statement is cancelled,
-    up to ten seconds later. Here it goes at once, and `rest` makes the session usable again: a new one costs the server
-    ten times as much as a call, since it compiles all functions once more.
+    A caller's timeout is much shorter than the server's. psycopg would not release the caller before the statement is
+    cancelled, up to ten seconds later. Here the caller returns at once, and `rest` makes the session usable again: a
+    new one costs the server ten times as much as a call, because it compiles all functions again.
     """
 
     _abandoned = False  # by the caller of the statement under way
@@ -244,7 +244,7 @@ class Session(AsyncConnection[Any]):
             raise
 
     async def rest(self) -> None:
-        """Cancel the statement under way and read its results. After a transaction of several, close the session."""
+        """Cancel the running statement and read its results. If it was in a transaction block, close the session."""
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             await self.cancel_safe(timeout=0)
             with contextlib.suppress(psycopg.Error):  # usually that it was cancelled
@@ -510,8 +510,8 @@ class Connections:
         return await self._open(), True
 
     async def _open(self) -> Session:
-        """Open a connection, or wait for one that an earlier caller gave up: else, on a server so busy that connecting
-        takes longer than callers wait, nobody would ever have one."""
+        """Open a connection, or wait for one that an earlier caller gave up on: otherwise no caller would ever get one
+        from a server so busy that connecting takes longer than callers wait."""
         loop, generation = asyncio.get_running_loop(), self.generation
         young = [task for task, began in self._opening.items() if loop.time() - began < OPENING_SECONDS]
         began = self._opening.pop(young[0]) if young else loop.time()
@@ -536,7 +536,7 @@ class Connections:
         resting.add_done_callback(lambda task: self._resting.pop(task, None))
 
     def _end_unfinished(self) -> None:
-        """Close the sessions that a loop left unfinished when it ended: asyncio.run cancels calls under way."""
+        """Close the sessions that a loop left unfinished when it ended: asyncio.run cancels running calls."""
         opened = [task for task in self._opening if task.done() and not task.cancelled() and task.exception() is None]
         if self._process == os.getpid():
             for connection in [*self._resting.values(), *(task.result() for task in opened)]:
@@ -556,7 +556,7 @@ class Connections:
         self._put(connection, generation)
 
     async def close(self) -> None:
-        """Close all connections; those under way, too, if they belong to this loop."""
+        """Close all connections, including those being opened, if they belong to this loop."""
         if self._process == os.getpid() and self._loop is asyncio.get_running_loop():
             pending = [*self._opening, *self._resting]
             for task in pending:

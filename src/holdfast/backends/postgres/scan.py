@@ -1,7 +1,7 @@
 """scan: jobs that may match a query, newest first, along the index with the fewest candidates. Never writes.
 
 Called by backend.py with a cursor. The conditions that SQL can express are evaluated in the server, on a bounded walk:
-through the jobs of an index, if these are few, else through all jobs below a place.
+through the jobs of an index if these are few, else through all jobs below a seq.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DIALECT = Dialect(
     like_is_exact=True,
 )
 SEQ_MAX = (1 << 63) - 1
-# Where the jobs of an unfinished state are; with a queue if the index begins with it.
+# The index of each unfinished state; with the queue if the index begins with it.
 _LIVE = {
     State.READY: ("state = 'ready'", True),
     State.RUNNING: ("state = 'running'", False),
@@ -47,9 +47,9 @@ Statements = Mapping[str, str]
 async def _walking(
     cursor: Cursor, sql: Statements, query: JobQuery, look: Look
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """A transaction for one walk: its text, and the values it takes."""
+    """A transaction for one scan: its statement and parameters."""
     async with cursor.connection.transaction():
-        # An index always: a plan made for another size of the store, or of a state, would read everything.
+        # Always use an index: a plan made for a store or state of another size might read everything.
         await cursor.execute("SET LOCAL enable_seqscan = off")
         await cursor.execute("SET LOCAL enable_bitmapscan = off")
         values: dict[str, Any] = {"below": SEQ_MAX if query.before is None else query.before, "rows": look.rows_max}
@@ -82,7 +82,7 @@ _TALLIED = {"state": "w.state", "queue": "w.queue", "task": "w.task", None: "''"
 
 
 async def tally(cursor: Cursor, sql: Statements, query: JobQuery, by: Grouping | None, look: Look) -> Tally | None:
-    """Count in SQL what matches; None if SQL cannot express the conditions or the grouping."""
+    """Count the matching jobs in SQL; None if SQL cannot express the conditions or the grouping."""
     if by == "error" or not _prefilter(query, look, {}).exact:
         return None
     async with _walking(cursor, sql, query, look) as (walk, values):
@@ -127,7 +127,7 @@ def _filled(text: str, **parts: str) -> str:
 
 
 async def _few(cursor: Cursor, sql: Statements, query: JobQuery) -> list[int] | None:
-    """All candidates, if an index tells that they are few."""
+    """All candidates, if an index shows that they are few."""
     if query.id_prefix is not None:
         return await _by_prefix(cursor, sql, query.id_prefix)
     if query.id_ends and len(query.id_ends) <= ENDS_MAX:
@@ -156,7 +156,7 @@ async def _by_prefix(cursor: Cursor, sql: Statements, prefix: str) -> list[int] 
 
 
 async def _by_ends(cursor: Cursor, sql: Statements, ends: tuple[str, ...]) -> list[int] | None:
-    """Beginnings from the index, ends by looking at every id; None if there are too many ids to look at."""
+    """Find id prefixes in the index, and suffixes by reading every id; None if there are too many ids."""
     found: set[int] = set()
     for end in ends:
         begun = await _by_prefix(cursor, sql, end)

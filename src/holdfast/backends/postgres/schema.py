@@ -1,7 +1,7 @@
 """The schema: its name, the statements for that name, its creation and migration to this version.
 
 Called by backend.py. The .sql files name the schema `holdfast`; this module replaces it by the one from the URL,
-validated and quoted. Migrations change tables; functions are dropped and made anew at every change of version, so a
+validated and quoted. Migrations change tables; functions are dropped and re-created at every change of version, so a
 version in which only functions changed needs no migration, just the next SCHEMA_VERSION.
 """
 
@@ -111,7 +111,7 @@ def for_schema(name: str) -> Mapping[str, str]:
 
 
 class _InSchema(dict[str, str]):
-    """The statements with a schema's name, each made when it is first used."""
+    """The statements with a schema's name, each built when it is first used."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ from .wakeups import Wakeups
 
 # After MISSES_MAX exchanges in a row that missed the fast path, every TRIED_EVERY-th one tries it.
 MISSES_MAX, TRIED_EVERY = 3, 16
-FAST_PATH_TAKEN = 2  # what exchange says of `known` then
+FAST_PATH_TAKEN = 2  # the value of `known` in the reply of exchange's fast path
 RELIEVED_MAX = 5  # how often one enqueue may remove finished jobs to free memory
 
 

@@ -100,7 +100,7 @@ def new_job(job: NewJob) -> tuple[Any, ...]:
 
 
 def link(job: NewJob) -> tuple[Any, ...] | bool:
-    """Return what a new job waits for, and what waits for it from now on; False if neither."""
+    """Encode the parents of a new job and the job that is to wait for it; False if it has neither."""
     if not (job.after or job.before):
         return False
     return list(dict.fromkeys(job.after)), job.on_parent_failure, job.delay, job.due_at, job.before
@@ -128,13 +128,13 @@ def edge(child: bytes, parent: bytes, status: bytes, packed: bytes | None) -> Ed
 
 
 def edge_line(edge: Edge) -> tuple[Any, ...]:
-    """An edge as it is moved."""
+    """Encode an edge for a move."""
     wanted = (edge.on_parent_failure, _or_false(edge.delay), _or_false(edge.due_at))
     return (edge.parent, edge.child, str(STATUSES.index(edge.status)), *wanted)
 
 
 def new_step(step: NewStep) -> tuple[Any, ...]:
-    """Encode a NEW_STEP; its value travels beside it."""
+    """Encode a NEW_STEP; its value is sent beside it."""
     return (step.kind, step.name, step.number, _or_false(step.delay))
 
 
@@ -162,7 +162,7 @@ def _step(member: bytes, packed: bytes | None = None) -> Step:
 
 
 def step_line(step: Step) -> tuple[Any, ...]:
-    """A step as it is moved; its value travels beside it."""
+    """Encode a step for a move; its value is sent beside it."""
     return (step.job_id, step.kind, step.name, step.number, _or_false(step.until), step.at, step.fence)
 
 
@@ -232,7 +232,7 @@ def options_in(body: bytes | None) -> bytes | None:
 
 
 def changes(edit: Edit) -> list[Any]:
-    """Return the changes of an edit but for the arguments: nil for what stays, false for no group or order."""
+    """Encode the changes of an edit, except the arguments: nil for what stays, false for no group or order."""
     values = (edit.queue, edit.group, edit.priority, edit.order, edit.due_at, edit.delay)
     return [edit.revive, *(None if value is UNSET else False if value is None else value for value in values)]
 
@@ -470,7 +470,7 @@ def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
 def stored_jobs(
     pieces: Sequence[bytes | None], lines: Sequence[bytes | None], marked: Sequence[bytes | None]
 ) -> list[StoredJob]:
-    """Decode whole jobs for a move. Raises an error naming one that cannot be read: garbage is not carried on."""
+    """Decode whole jobs for a move. Raises an error that names an unreadable one: garbage is not carried over."""
     found: list[StoredJob] = []
     for place, (packed, marked_so) in enumerate(zip(lines, marked, strict=True)):
         job_id, record, *others = pieces[PIECES * place : PIECES * (place + 1)]
@@ -523,7 +523,7 @@ def log_lines(packed: bytes | None) -> list[LogLine]:
 
 
 def commands(packed: bytes | None) -> list[Command]:
-    """Decode what a worker was asked to do; what cannot be read is left out."""
+    """Decode the commands to a worker; unreadable ones are left out."""
     try:
         return [] if packed is None else [command(one) for one in unpack(packed)]
     except (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError):

@@ -133,7 +133,7 @@ def _advice(reply: str) -> str:
 
 
 def is_misdirected(error: BaseException | None) -> bool:
-    """Whether a server refused that the address should not, or no longer, lead to."""
+    """Whether the refusal means that the address leads to the wrong server, or to a former primary."""
     return isinstance(error, ResponseError | BusyLoadingError) and str(error).startswith(_MISDIRECTED)
 
 
@@ -212,7 +212,7 @@ class Call:
     replies: int
     whole: Callable[[], bytes] | None
     confirm: Confirmation | None
-    bodies: str | None = None  # the key of bodies that its reply may only name: they are read right after it
+    bodies: str | None = None  # the key of bodies that the reply may name instead of containing: they are read after it
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class Line:
 
     connection: AbstractConnection
     generation: int
-    rested: bool = False  # it was idle in the pool: its address may lead elsewhere by now
+    rested: bool = False  # it was idle in the pool: its address may lead elsewhere now
     primary_at: float = float("-inf")  # when its server was last known to be a primary
 
 
@@ -496,7 +496,7 @@ class Connections:
             self._idle.append(line)
 
     def _leave(self, line: Line, refusal: HoldfastError) -> None:
-        """Its server is the wrong one, and so is that of all connections made before this was known."""
+        """Its server is the wrong one, and so is the server of every connection opened before this was known."""
         let_go(line.connection)
         if not line.rested:
             self._pace.failed(refusal)  # the address still leads to that server
@@ -567,8 +567,8 @@ def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Replies are read from the socket into the parser, in place of redis-py's streams: those keep what they read twice
-# before a parser sees it, which costs more than everything else where arguments are large.
+# Replies are read from the socket into the parser, bypassing redis-py's streams: those buffer what they read twice
+# before a parser sees it, which costs more than everything else if arguments are large.
 
 
 class Replies(asyncio.BufferedProtocol):
@@ -581,7 +581,7 @@ class Replies(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[list[Any]] | None = None
         self._answers: list[Any] = []
         self._count = 0
-        self._lost: BaseException | None = None  # why the connection is of no use any more
+        self._lost: BaseException | None = None  # why the connection is unusable
 
     async def to(self, command: bytes, count: int) -> list[Any]:
         """Send a command and return its `count` replies, errors included."""
@@ -603,7 +603,7 @@ class Replies(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         waiter, parser = self._waiter, self._parser
-        if waiter is None or waiter.done():  # a reply that nobody asked for: the next one would be the wrong one
+        if waiter is None or waiter.done():  # an unsolicited reply: the next call would take it for its own
             self._transport.abort()
             return
         parser.feed(cast("bytes", self._buffer[:nbytes]))  # it takes any buffer, and copies it
@@ -615,7 +615,7 @@ class Replies(asyncio.BufferedProtocol):
                 if len(self._answers) == self._count:
                     waiter.set_result(self._answers)
                     return
-        except hiredis.HiredisError:  # this is no reply of Redis
+        except hiredis.HiredisError:  # not a reply of Redis
             self._transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:

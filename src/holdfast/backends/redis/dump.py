@@ -3,7 +3,7 @@
 Called by backend.py. A small store is read by one script, at one instant. A larger one is read in pages, each bounded
 in rows and bytes, because a script blocks the whole server and a call must end within its timeout: first all jobs and
 letters, then, at one instant T, what is small (rules, workers), then all records once more. A row that is the same in
-both passes was the same at T, so the dump is what the store held at T, but for the rows in `Dump.moving`: those that
+both passes was the same at T, so the dump is what the store held at T, except for the rows in `Dump.moving`: those that
 changed, came or went meanwhile. Of these it has the latest version. Only a row that changes and changes back between
 the two passes is not noticed; a job's fence and turn grow, so that takes a limit lowered and raised again.
 """
@@ -20,7 +20,7 @@ from .keys import KEY_NAMES
 from .scripts import SCRIPTS
 
 PAGE = 500
-LETTERS_PAGE = 25  # the server looks at a page of letters, which include arguments, before it can tell their size
+LETTERS_PAGE = 25  # the server has to read a page of letters, with their arguments, to know its size
 BYTES_MAX = 1 << 20  # of a page; the row that exceeds it is the last
 PIECES = 8  # of a job: its id, record, body, value, errors, progress, log lines, marks
 _WHOLE, _LINES, _MARKS = 6, 6, 7  # of these: the end of what a job's line is made of, its log lines, its marks

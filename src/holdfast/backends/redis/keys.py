@@ -50,16 +50,16 @@ KEY_TYPES = {
     "revivals": "zset",  # letters by the time of their automatic revival
     "edges": "zset",  # the parents that jobs wait for, by parent, status, child
     "parents": "zset",  # the same by child, parent
-    "dependents": "hash",  # job with parents → how many of its edges are not met and failed, and what it wants
+    "dependents": "hash",  # job with parents → how many of its edges are not met, how many failed, and its policy
     "propagating": "zset",  # parents whose edges may not be in line with their state yet, oldest first
-    "elsewhere": "hash",  # parent in another shard → that shard, and what was heard of the parent
-    "outbox": "zset",  # what other shards must hear, oldest first: see lua/shard.lua
+    "elsewhere": "hash",  # parent in another shard → that shard, and the last news of the parent
+    "outbox": "zset",  # notes for other shards, oldest first: see lua/shard.lua
     "notes": "hash",  # job of another shard → the call, until it is delivered
-    "steps": "zset",  # what jobs remember between their attempts, by job, kind and name
+    "steps": "zset",  # the steps that jobs keep between their attempts, by job, kind and name
     "step_values": "hash",  # the same → number, value, until, at, fence
     "workers": "hash",  # id → its row
     "portraits": "hash",  # worker → the status of its runners: kept out of its row, which every claim reads
-    "commands": "hash",  # worker → what it is asked to do, answered or not, oldest first
+    "commands": "hash",  # worker → its commands, answered or not, oldest first
     "deadlines": "zset",  # workers by deadline
     "calls": "hash",  # worker → its last numbered call and the answers
     "rules": "hash",  # queue → the rule that code declares

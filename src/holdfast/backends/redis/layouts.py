@@ -24,7 +24,7 @@ _STATES = frozenset("swrxocd")
 
 
 class Kind(NamedTuple):
-    """How a value is checked: in Lua, where V stands for it, and in Python; and what stands for one that is missing."""
+    """How a value is checked, in Lua, where V stands for it, and in Python; and the default for a missing one."""
 
     lua: str
     holds: Callable[[Any], bool]
@@ -65,12 +65,12 @@ _STATE = Kind("V", lambda value: isinstance(value, str) and value in _STATES, "d
 _ORDER = Kind(f"(not V or V <= {ORDER_MAX} and V >= -{ORDER_MAX})", lambda value: value is False or _is_order(value))
 _TIME_OR_NONE, _TEXT_OR_NONE, _NUMBER_OR_NONE = _or_none(TIME), _or_none(TEXT), _or_none(NUMBER)
 
-# Every field costs every job, so what few jobs set shares one, `terms`: whether the job holds its key; or, if it sets
-# more, this.
+# Every field costs every job, so options that few jobs set share one, `terms`: whether the job holds its key or, if it
+# sets more, this.
 TERMS = {
     "global": FLAG,  # the key is unique among all queues
     "until_started": FLAG,  # the key is free once the job starts
-    "window": _or_none(SECONDS),  # the key is held for so long, even by a finished job
+    "window": _or_none(SECONDS),  # seconds for which the key is held, even by a finished job
     "due_max": _or_none(TIME),
     "drops": FLAG,  # whether it is dropped when it expires, instead of buried
     "holds_key": FLAG,
@@ -207,7 +207,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "SERVER": ("process", "node", "shard"),  # ids
     "RATE": ("count", "seconds", "burst"),
     "FLOW": ("spent_until", "shut_until", "wakes_at"),  # a rate's state (GCRA): TAT, end of a slow-down, wake-up
-    # Of a queue. The last ones are stored only where they say something, as before there were any.
+    # A queue's rule. The last fields are stored only if they are set, so older rules read the same.
     "RULE": (
         "group_limit",
         "group_order",

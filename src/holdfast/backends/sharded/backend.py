@@ -8,7 +8,7 @@ else its id; so what must be atomic for a job or a group is one step of one stor
   stored; repeating the call completes it. With on_conflict="raise" all shards are checked first, so that a taken key
   stores nothing; if another process takes the key between the check and the write, it is found too late for the shards
   already written.
-* a batch whose jobs wait for each other is stored in one step, and followed in other shards (dependencies.py).
+* a batch whose jobs wait for each other is stored in one step; other shards follow (dependencies.py).
 * ids and keys are unique within a shard: the same id or key with another group may be stored twice. A key over all
   queues (key_scope="global") is refused if there is more than one shard.
 * the limit and rate of a queue are divided among its shards; those of a task, and its retention counts, among the
@@ -254,7 +254,7 @@ class ShardedBackend(ShardedReader, Backend):
     # ------------------------------------------------------------------ sweeping
 
     async def _deliver(self, now: float | None, names: Iterable[str] | None = None) -> bool:
-        """Deliver what these shards, or all, have noted for others. Free while no dependency ever crossed shards."""
+        """Deliver the notes of these shards, or of all. Costs nothing if no dependency has ever crossed shards."""
         if not self._edges.crossing:
             return False
         known = self._shards.all() if names is None else [one for one in names if self._shards.queue_of(one)]
@@ -289,7 +289,7 @@ class ShardedBackend(ShardedReader, Backend):
         )
         due, expired, revived = (sum(getattr(d, name) for d in found) for name in ("due", "expired", "revived"))
         delivers = await self._deliver(now)
-        # edges have a bound of their own
+        # edges have a separate bound
         more = due + expired + revived >= limit or delivers or any(done.more for done in found)
         return Promoted(due=due, expired=expired, revived=revived, more=more)
 
@@ -319,7 +319,7 @@ class ShardedBackend(ShardedReader, Backend):
     # ------------------------------------------------------------------ operating, one job at a time
 
     async def _where_it_is(self, now: float | None, verb: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run the verb on every shard at once: the one that has the job carries it out, the others do not know it."""
+        """Run the verb on every shard at once: the one that has the job applies it, the others do not know the job."""
         missing: list[JobNotFound] = []
 
         async def ask(name: str) -> T | None:

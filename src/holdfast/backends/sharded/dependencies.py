@@ -4,10 +4,10 @@ Called by backend.py. A set of calls that spans shards and has dependencies is s
 that belong there, and a note for each of the others. So it is stored whole or not at all. Then the notes are delivered
 (`deliver`), at once by the process that stored them, else by the next sweep of a worker; so is the news of a job's end
 for those that wait for it elsewhere. Every delivery may be repeated, be late or overlap with another: ids make one job,
-and news of a higher tick win (backends/shard.py). A silent shard delays what is meant for it, nothing else.
+and the news with the highest tick counts (backends/shard.py). A silent shard delays only what is meant for it.
 
-A note of a job is delivered after those of its parents, so whoever is told to wait for a parent finds it. Notes of jobs
-that are left behind hold up the news of that outbox: a batch must not hear of the end of a member before it hears of
+A note of a job is delivered after those of its parents, so a job that is to wait for a parent finds it. Notes of jobs
+that are left behind hold up the news of that outbox: a batch must not learn of the end of a member before it learns of
 the member that this one added.
 """
 
@@ -31,11 +31,11 @@ from .places import parted, place_of_job, shard_name
 from .registry import FRESH_SECONDS, Registry, Shards
 
 PAGE, PAGES_MAX = 500, 20  # notes of one shard that are delivered at once, and in one pass
-ROUNDS_MAX = 20  # what is delivered makes further news: a pass follows them so far
+ROUNDS_MAX = 20  # rounds of a pass: each delivery may create further notes
 WATCH_TRIES_MAX = 3  # to find the parents of a call where they were a moment before
-IDS_MAX = 1000  # that a shard is asked for in one call
-ID_BYTES = 36  # of a parent's name
-LOOKS_MAX = 100  # live parents elsewhere whose state is looked up for a list of relatives
+IDS_MAX = 1000  # per call to a shard
+ID_BYTES = 36  # of a parent's id
+LOOKS_MAX = 100  # live parents in other shards whose state is looked up for a list of relatives
 
 
 class EdgeVerbs:
@@ -46,7 +46,7 @@ class EdgeVerbs:
 
     @property
     def crossing(self) -> bool:
-        """Whether there ever was a dependency between shards: if not, nobody looks for notes."""
+        """Whether there has ever been a dependency between shards: if not, outboxes are not read."""
         return self._shards.registry.crossing
 
     async def begin_crossing(self) -> None:
@@ -86,7 +86,7 @@ class EdgeVerbs:
         return answer
 
     async def _refuse_duplicates(self, jobs: Sequence[NewJob], own: Mapping[str, str], now: float | None) -> None:
-        """Raise for a key that is held before anything is stored; later a rival's job would be kept."""
+        """Raise for a key that is held, before anything is stored: later the other job would be kept instead."""
         parts: dict[str, list[NewJob]] = {}
         for job in jobs:
             parts.setdefault(own[job.id], []).append(replace(job, after=(), before=None))
@@ -134,9 +134,9 @@ class EdgeVerbs:
         return all((await at_once({name: watch(name) for name in asked})).of_all().values())
 
     async def _located(self, jobs: Sequence[NewJob]) -> tuple[list[NewJob], dict[str, str]]:
-        """Return where the jobs are that these name and that are stored already; refuses what R83 and R87 refuse.
+        """Return the shards of the stored jobs that these jobs name; refuses what R83 and R87 refuse.
 
-        What a job names that is stored itself is not looked at: it comes back without.
+        If a job is already stored, what it names is not checked: it is returned without it.
         """
         named = {name for job in jobs for name in (*job.after, job.before) if name is not None}
         where = await places_of(self._shards, self._stores, named)
@@ -174,7 +174,7 @@ class EdgeVerbs:
     ) -> bool:
         """Deliver the notes of these shards, or all, and what follows from them; True if there may be more.
 
-        `answers` gets what became of noted jobs. A shard that is silent keeps its notes, and those meant for it stay.
+        `answers` gets the results for noted jobs. A silent shard keeps its notes, and those meant for it stay.
         """
         todo = set(self._shards.all() if names is None else names)
         for _ in range(ROUNDS_MAX):
@@ -214,7 +214,7 @@ class EdgeVerbs:
         return replace(found, parents=parents, children=tuple(children[:limit]), more=more or len(children) > limit)
 
     async def _parents(self, parents: Sequence[Relative], others: Mapping[str, str]) -> tuple[Relative, ...]:
-        """Parents elsewhere as they are there: their results stay with them."""
+        """Look up parents in other shards, without their results."""
         if not others:
             return tuple(parents)
         asked: dict[str, list[str]] = {}
@@ -237,7 +237,7 @@ class EdgeVerbs:
         return tuple(known.values())
 
     async def release(self, shard: str, job_id: str, now: float | None) -> None:
-        """Let the children elsewhere forget a job that is to be deleted; StateConflict if one of them waits for it."""
+        """Make children in other shards forget a job to be deleted; StateConflict if one of them waits for it."""
         store = await self._stores(shard)
         names = await store.watchers(job_id)
         job = await store.get(job_id) if names else None
@@ -266,7 +266,7 @@ class Delivery:
     async def run(self, answers: dict[str, Enqueued] | None = None) -> set[str]:
         """Deliver some pages. Returns the shards to look at next, this one if there is more."""
         store, after, held = await self._stores(self._name), 0, False
-        for _ in range(PAGES_MAX):  # notes for a silent shard stay, and those behind them go on
+        for _ in range(PAGES_MAX):  # notes for a silent shard stay; those behind them are delivered
             posts = await store.outbox(PAGE, after)
             full, after = _is_full(posts), posts[-1].tick if posts else after
             held = await self._jobs([post for post in posts if post.kind == "job"]) or held
@@ -366,14 +366,14 @@ class Delivery:
         except (StateConflict, JobNotFound) as error:
             if isinstance(error, ParentNotFound) or all(job.before is None for job in jobs):
                 raise
-            # what was to wait for it does not wait any more: it was accepted, so it is stored by itself
+            # the job that was to wait for it no longer waits: it was accepted, so it is stored alone
             found = await store.enqueue_tied([replace(job, before=None) for job in jobs], ties, self._now)
         return {job.id: answer for job, answer in zip(jobs, found, strict=True)}
 
     # ------------------------------------------------------------------ what others must learn
 
     async def _watches(self, posts: Sequence[Post]) -> None:
-        """Ask the shards of parents to tell what becomes of them, and follow what they say."""
+        """Ask the shards of parents to report how they end, and apply what they report."""
         store = await self._stores(self._name)
 
         async def ask(shard: str, asked: Sequence[Post]) -> None:
@@ -416,7 +416,7 @@ class Delivery:
 def divided(
     jobs: Sequence[NewJob], own: Mapping[str, str], where: Mapping[str, str], at: str
 ) -> tuple[list[NewJob], Ties]:
-    """Divide a set of calls into what one shard stores itself, and notes and ties for the others.
+    """Divide a set of calls into jobs that one shard stores itself, and notes and ties for the others.
 
     A job that belongs here is noted, too, if others must learn of it first: a job in another shard that is to wait for
     it; or a child, which must name the job that is kept in its place if its key is held. So is one behind such a note.
@@ -480,7 +480,7 @@ def _wave(left: Mapping[str, Noted], registry: Registry) -> dict[str, list[Noted
 
 
 def _is_full(posts: Sequence[Post]) -> bool:
-    """Whether there may be more notes behind these. Their bytes are estimated, and rather too low than too high."""
+    """Whether there may be more notes behind these. Their size is estimated, on the low side."""
     jobs = [post.job for post in posts if post.job is not None]
     size = sum(len(job.args) + len(job.options or b"") + ID_BYTES * len(job.after) for job in jobs)
     return len(posts) >= PAGE or size >= OUTBOX_BYTES // 8

@@ -81,7 +81,7 @@ def override_share(override: Override, shards: int, place: int) -> Override:
 
 
 def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
-    """Return the rules one shard must know of its queue and groups, divided. For tasks, see `task_rules_for`."""
+    """Return one shard's part of the rules of its queue and groups. For tasks, see `task_rules_for`."""
     entry = registry.queues[queue]
     shards = max(entry.shards, place + 1)  # a shard no longer in use also gets a part, and has no job to use it
 
@@ -107,7 +107,7 @@ def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> S
 
 
 def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
-    """Return the rules one shard of a queue must know of the tasks that have jobs in it, divided."""
+    """Return one shard's part of the rules of the tasks that have jobs in its queue."""
     name = shard_name(queue, place)
     spread = {task: registry.shards_of_task(task) for task in registry.tasks}
     here = {task: (len(names), names.index(name)) for task, names in spread.items() if name in names}

@@ -237,7 +237,7 @@ class LeaseVerbs:
     ) -> None:
         """Release the leases there is no room for. If a shard does not reply, the next renewal releases them.
 
-        Per-task caps bind late leases alone: in other claims the shards know whether the task has a dedicated lane.
+        Per-task caps apply only to late leases: in other claims the shards know whether the task has a dedicated lane.
         """
         service.leases, surplus = within(request, service.leases, by_task)
         if surplus:

@@ -64,11 +64,11 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: Seal | None = None  # … in place of this one
     seq: int = 0  # no seq carried into any shard is above it
     tick: int = 0  # no fence or turn that was carried, or given in the source store, is above it
-    crossing: bool = False  # a job waits, or once waited, for one in another shard: outboxes are looked at
+    crossing: bool = False  # a job waits, or once waited, for one in another shard: outboxes are read
 
     @property
     def closed(self) -> bool:
-        """Whether the store takes no work."""
+        """Whether the store accepts no work."""
         return self.seal is not None and self.seal.closed
 
     def refuse_sealed(self) -> None:
@@ -120,7 +120,7 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def with_dead_queues(self) -> Registry:
         """Return a copy with the queues that rules name for dead jobs, and with them among those of the tasks: a job
-        that dies must be able to go there whatever happens. Outboxes are looked at from now on."""
+        that dies must be able to go there whatever happens. Outboxes are read from now on."""
         named = {entry.rule.dead_queue for entry in self.queues.values() if entry.rule is not None} - {None}
         if not named:
             return self

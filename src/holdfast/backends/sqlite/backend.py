@@ -101,14 +101,14 @@ if TYPE_CHECKING:
     )
     from . import edit as edits
     from . import steps as remembered
-else:  # what a producer may never need
+else:  # a producer may never need these
     import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
     import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".relatives", ".renew", ".scan", ".settle")
     import_lazily(globals(), edits=".edit", remembered=".steps")
 
 T = TypeVar("T")
 
-# These wake nobody who waits for work.
+# These create no work, so they wake no waiter.
 BRING_NO_WORK = frozenset({"answer", "begin", "checkpoint", "command", "record", "register", "report"})
 
 
@@ -510,7 +510,7 @@ class SqliteBackend(SqliteVerbs):
             return self._writer
 
     def _committed(self, verbs: set[str]) -> None:
-        """Wake those who may be waiting for what was written."""
+        """Wake the callers that may be waiting for what was written."""
         if verbs <= BRING_NO_WORK:
             return
         if verbs <= _TAKE_WORK:

@@ -59,7 +59,7 @@ Row = tuple[Any, ...]  # as claim.lane returns it
 # Positions in a Row; only rows of claim.heads have the turn, and only those of claim.chained the order.
 _SEQ, _ID, _TASK, _QUEUE, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 3, 4, 5, 6, 7, 13, 18, 19
 _MAX_STALLS, _SUSPECT, _ORDER = 11, 15, 19
-_NEW = Bucket()  # a bucket nothing was taken from
+_NEW = Bucket()  # a bucket that was never charged
 
 
 class Look(NamedTuple):
@@ -73,7 +73,7 @@ class Look(NamedTuple):
 
     @property
     def due_alone(self) -> bool:
-        """Nothing but due jobs, or not even those."""
+        """Whether there is nothing to do except, perhaps, promoting due jobs."""
         return not (self.expired or self.letters or self.overdue or self.propagating)
 
 
@@ -161,7 +161,7 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
 
 
 def claim_at_once(tx: Transaction, request: ClaimRequest, *, due: bool) -> list[Lease] | None:
-    """Fast path for a worker that works through groups and chains: refill, promote, then `claim`, if the heads of the
+    """Fast path for a worker that works through groups and chains: refill, promote and `claim`, if the heads of the
     touched groups and the ungrouped jobs that are due are all there is to lease. They are leased without becoming ready
     first. None means nothing was done: use the general path.
 
@@ -201,7 +201,7 @@ def claim_at_once(tx: Transaction, request: ClaimRequest, *, due: bool) -> list[
 
 
 def _due_alone(tx: Transaction, queue: str, most: int) -> list[Row] | None:
-    """The jobs that are due; None if there are more, or one of them is in a group or in another queue."""
+    """The due jobs, at most `most`; None if there are more, or one of them has a group or is in another queue."""
     rows: list[Row] = tx.cursor.execute(_DUE, (tx.now, most + 1)).fetchall()
     if len(rows) > most or any(row[_QUEUE] != queue or row[_GROUP] is not None for row in rows):
         return None
@@ -215,7 +215,7 @@ class Lane:
 
     def __init__(self, queue: str, number: int, task: str = "") -> None:
         self.queue, self.number, self.task = queue, number, task
-        self.ranks: tuple[int, int] | None = None  # the only ones read
+        self.ranks: tuple[int, int] | None = None  # only these are read
         self.place = 0  # jobs read so far
         self.looks = 0  # of these, skipped because of most_by_group or priorities
         self.refused = 0  # of these, skipped because a rule change has not reached them yet
@@ -310,7 +310,7 @@ class Draw:
         return rows
 
     def _from_lanes(self, queue: str, most: int) -> list[Row]:
-        """Each lane gets its share, then what the others left."""
+        """Give each lane its share, then what the others left over."""
         lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
         if self._rules.tasks:
             lanes += self._lanes_apart(queue)
@@ -379,7 +379,7 @@ class Draw:
         return fitting
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
-        """The first `most` rows that the rules allow, of the requested priorities, and whose group is below
+        """The first `most` rows that the rules allow, with a requested priority, whose group is below
         most_by_group for this worker; and how many rows were read to find them."""
         share, priorities, met, guard = self._request.most_by_group, self._request.priorities, 0, self._guard
         fresh: list[Row] = []
@@ -424,14 +424,14 @@ class Draw:
             self._mark(queue, rows)
 
     def lease_heads(self, rows: list[Row]) -> None:
-        """Lease jobs that were waiting until now, with their own turns or new ones."""
+        """Lease jobs straight from `waiting`, with their own turns or new ones."""
         if rows:
             turn = self._tx.ticks(len(rows))
             rows.sort(key=lambda row: (-row[_PRIORITY], turn if row[_TURN] is None else row[_TURN], row[_SEQ]))
             self._lease_at_once(_TAKE_HEADS, [row[:_TURN] for row in rows], turn)
 
     def lease_due(self, rows: list[Row]) -> None:
-        """Lease jobs that were scheduled until now, in the order in which they were due."""
+        """Lease jobs straight from `scheduled`, in the order in which they were due."""
         if rows:
             rows.sort(key=lambda row: -row[_PRIORITY])
             self._lease_at_once(_TAKE_DUE, rows, self._tx.ticks(len(rows)))
@@ -441,7 +441,7 @@ class Draw:
         self._bytes_left -= sum([row[_SIZE] for row in rows])
 
     def chain(self) -> None:
-        """Lease the jobs that wait behind those of strict groups, too (R81)."""
+        """Also lease the jobs that wait behind the leased ones of strict groups (R81)."""
         rules, left = self._rules, self._request.chained_max
         if self._guard is not None:
             return
@@ -564,7 +564,7 @@ def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
 
 
 def fitting(rows: list[Row], chained: list[bool], request: ClaimRequest) -> list[bool]:
-    """Which of these jobs fit into a request, from the first on; one always does."""
+    """Which of these jobs, from the first on, fit into a request; one always does."""
     left, most, chained_max = request.bytes_max, request.most, request.chained_max
     fit: list[bool] = []
     dropped: set[tuple[str, str]] = set()
@@ -594,7 +594,7 @@ def as_lease(row: Row, token: str, fence: int, started_at: float, *, chained: bo
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What may start now: counts running jobs, reads what buckets allow, and says what holds ready jobs back. Never writes.
+# What may start now: counts running jobs, reads the buckets, and finds what holds ready jobs back. Never writes.
 
 
 def apart_ready(cursor: sqlite3.Cursor, rules: Rules, queue: str) -> list[str]:

@@ -88,7 +88,7 @@ def is_time(value: Any) -> bool:
 
 
 def decoder(kind: type[T]) -> Callable[[Any], T]:
-    """What decodes JSON as this type. It is built at the first use: a producer reads none of them."""
+    """A decoder of JSON to this type. It is built at the first use: a producer needs none of them."""
     made = cache(lambda: msgspec.json.Decoder(kind).decode)
     return lambda value: made()(value)
 

@@ -272,7 +272,7 @@ class StoreThread:
         self._requests: deque[Request] = deque()
         self._urgent: deque[Request] = deque()
         self._wake = threading.Condition()
-        self._in_hand = False  # the thread has taken requests and not finished them
+        self._in_hand = False  # the thread is running requests
         self._here = 0  # the thread that runs its request itself, if any
         self._stopping = False
         self._post = Post(rank=0)
@@ -378,7 +378,7 @@ class StoreThread:
 
     def _set_aside(self, batch: list[Request], outcomes: list[Outcome]) -> list[Outcome]:
         """Set unreadable rows aside and rerun the requests that read one of them."""
-        from . import flaws  # which reads, and so knows the verbs; nothing else here does
+        from . import flaws  # not at the top: it imports the verbs, which import this module
 
         met = [place for place, (_, failed) in enumerate(outcomes) if isinstance(failed, Undecodable)]
         try:
@@ -586,14 +586,14 @@ class Transaction:
     def ticks(self, count: int) -> int:
         """Reserve `count` numbers above every earlier one and above the wall clock; returns the first."""
         if self._tick is None:
-            stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: the clock is above all it issued
+            stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: use the clock instead
             self._tick = max(stored, int(self.now * 1_000_000))
         first = self._tick + 1
         self._tick += count
         return first
 
     def close(self) -> None:
-        """End of the request: tell those that wait for what ended, refill the touched groups, store the counter."""
+        """End of the request: notify jobs whose parents ended, refill the touched groups, store the counter."""
         self.propagate()
         self.refill()
         if self._tick is not None:
@@ -626,7 +626,7 @@ class Transaction:
                 self.line.setdefault(parent, False)
 
     def propagate(self) -> None:
-        """Tell the jobs that wait for those that ended, as far as one step goes."""
+        """Notify the jobs that wait for those that ended, within the bound of one step."""
         if self.line and not self.settling:
             from .dependencies import propagate
 

@@ -1,7 +1,7 @@
 """Jobs that wait for others: edges, and how the end of a parent reaches its children (R83 to R85).
 
 Called by enqueue.py, promote.py, prune.py, edit.py and move.py, and by a transaction when it closes. A job that waits
-is `scheduled` and due in the year 3000, so no other verb need know about it. What becomes of an edge is decided by
+is `scheduled` and due in the year 3000, so no other verb needs to know about it. The status of an edge is decided by
 formulas.edge_status.
 """
 
@@ -70,7 +70,7 @@ def _states_of_parents(tx: Transaction, parents: list[str], job: NewJob, answer:
 
 
 def _join(tx: Transaction, waiting: str, parent: str, created: set[str]) -> None:
-    """Let a job that waits for others wait for this one, too, if this call created it (R87)."""
+    """Make a job that waits for others wait for this one, too, if this call created it (R87)."""
     row = None if waiting in created else tx.cursor.execute(SQL["dependencies.joined"], (waiting,)).fetchone()
     if row is None:
         raise JobNotFound(waiting)
@@ -101,8 +101,8 @@ def _link(tx: Transaction, job: NewJob, parents: list[str], states: list[State])
 def propagate(tx: Transaction, limit: int) -> int:
     """Bring edges in line with their parents' states, the parent that changed first before the others; bounded.
 
-    Returns how many edges and parents were looked at. What ended in this transaction waits in its own line, behind
-    those that are stored, and only what is left of it is stored, for the next call.
+    Returns how many edges and parents were processed. Parents that ended in this transaction are queued behind the
+    stored ones, in memory; only those left over are stored, for the next call.
     """
     execute, done, size = tx.cursor.execute, 0, limit
     line = {parent: True for (parent,) in execute(SQL["dependencies.next"], (limit,))}
@@ -117,7 +117,7 @@ def propagate(tx: Transaction, limit: int) -> int:
             done += _meet(tx, succeeded, limit - done, through)
             size = max(1, limit - done)
             continue
-        size = 1  # the end of a child may change a state in the line
+        size = 1  # the end of a child may change the state of a queued parent
         [parent, *_] = ahead
         state = states.get(parent)
         edges = [] if state is None else _follow(tx, parent, state, limit - done)
@@ -132,18 +132,18 @@ def propagate(tx: Transaction, limit: int) -> int:
 
 
 def _that_succeeded(ahead: list[str], states: Mapping[str, str]) -> list[str]:
-    """The first ones of the line, up to one that has not: nothing that propagates changes that state."""
+    """The first queued parents that succeeded, up to one that has not: propagation cannot change that state."""
     return list(takewhile(lambda parent: states.get(parent) == State.SUCCEEDED, ahead))
 
 
 def _passed(tx: Transaction, parent: str, through: list[str]) -> None:
-    """This parent is done. It leaves the line, also where it is stored."""
+    """This parent is done: remove it from the queue, in memory and in the store."""
     if tx.line.pop(parent):
         through.append(parent)
 
 
 def _follow(tx: Transaction, parent: str, state: str, limit: int) -> list[OutOfLine]:
-    """Let the edges of one parent, and their children, follow its state; returns them as they were."""
+    """Update the edges of one parent, and their children, to its state. Returns the edges as they were."""
     edges = _out_of_line(tx, parent, state, limit)
     for before, child, policy in edges:
         after = STATUSES.index(edge_status(STATUSES[before], state_of(state), policy))
@@ -156,7 +156,7 @@ def _out_of_line(tx: Transaction, parent: str, state: str, limit: int) -> list[O
 
 
 def _meet(tx: Transaction, parents: list[str], limit: int, through: list[str]) -> int:
-    """These parents have succeeded: their edges are met, whatever the policy, and each child is looked at once."""
+    """These parents have succeeded: their edges are met, whatever the policy. Each child is resolved once."""
     met: list[tuple[int, str, int, str]] = []
     children: dict[str, list[int]] = {}  # how many edges were met, and how many of these had failed
     done = 0
@@ -188,9 +188,9 @@ def _change(tx: Transaction, parent: str, child: str, before: int, after: int) -
 
 
 def _resolve(tx: Transaction, child: str) -> None:
-    """Let a job be what its edges say: it waits, is due, is dead or cancelled with reason "parent", or comes back.
+    """Put a job into the state its edges require: it waits, is due, is dead or cancelled ("parent"), or comes back.
 
-    A job that somebody brought into play, ended or rescheduled meanwhile is left alone.
+    A job that was brought into play, ended or rescheduled otherwise is left alone.
     """
     row = tx.cursor.execute(SQL["dependencies.child"], (child,)).fetchone()
     if row is None:
@@ -211,7 +211,7 @@ def _resolve(tx: Transaction, child: str) -> None:
 
 
 def follow_parents(tx: Transaction, job: dict[str, Any]) -> bool:
-    """Let a dead or cancelled job be what its edges say; False if it is none that they can decide about."""
+    """Put a dead or cancelled job into the state its edges require; False if they do not decide about it."""
     row = tx.cursor.execute(SQL["dependencies.child"], (job["id"],)).fetchone()
     if row is None:
         return False
@@ -248,14 +248,14 @@ def _come_back(tx: Transaction, child: str) -> bool:
 
 
 def refuse_if_awaited(tx: Transaction, job_id: str, state: str) -> None:
-    """A job that others wait for is not deleted: they would wait for ever."""
+    """Refuse to delete a job that others wait for: they would wait forever."""
     row = tx.cursor.execute(SQL["dependencies.waits"], (job_id,)).fetchone() if tx.rules.any_edge else None
     if row is not None:
         raise state_conflict(job_id, "delete", state, child_id=row[0])
 
 
 def without_needed(tx: Transaction, seqs: list[int]) -> list[int]:
-    """The jobs that may be pruned: children that have not finished need their parents. The others are kept a while."""
+    """The jobs that may be pruned. Children that have not finished need their parents, which are kept for a while."""
     if not seqs or not tx.rules.any_edge:
         return seqs
     needed = {seq for (seq,) in tx.cursor.execute(SQL["dependencies.needed"], (encoded(seqs).decode(),)).fetchall()}
@@ -265,7 +265,7 @@ def without_needed(tx: Transaction, seqs: list[int]) -> list[int]:
 
 
 def forget(tx: Transaction, job_ids: Iterable[str]) -> None:
-    """These jobs go: their edges go with them, on both sides."""
+    """These jobs are removed: remove their edges, on both sides."""
     if not tx.rules.any_edge:
         return
     for job_id in job_ids:
@@ -278,7 +278,7 @@ def forget(tx: Transaction, job_ids: Iterable[str]) -> None:
 
 
 def carry(tx: Transaction, shipped: Sequence[Edge]) -> None:
-    """Edges of another store; those that may be out of line are propagated when the store is open."""
+    """Store another store's edges. Those that may be out of date are propagated once the store is open."""
     execute = tx.cursor.execute
     for edge in shipped:
         status = STATUSES.index(edge.status)

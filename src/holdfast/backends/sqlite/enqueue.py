@@ -88,7 +88,7 @@ def holder_of(execute: Execute, place: str | None, task: str, key: str | None) -
 
 
 def free(execute: Execute, holder: Holder) -> None:
-    """Another job takes the key: clear the flag of the holder whose window has passed."""
+    """Clear the flag of a holder whose window has passed, so that another job can take the key."""
     execute(SQL["enqueue.free_key"], (holder.seq,))
 
 
@@ -110,7 +110,7 @@ ROWS_AT_ONCE = (500, 50)  # per statement, while there are that many left
 
 def _for_many(insert: str, rows: int) -> str:
     """The same INSERT for many rows. It opens the table and its indexes once, which is a third of what a row costs, and
-    while it runs, other threads go on: the one that makes the next jobs, for example."""
+    releases the GIL while it runs, for example to the thread that makes the next jobs."""
     row = insert[insert.index("(?") : insert.index("?)") + 2]
     return insert.replace(row, ", ".join([row] * rows))
 
@@ -183,7 +183,7 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Store jobs in one step; of a single one, tell whether its group has no room for it yet."""
+    """Store jobs in one step. For a single job, also return whether its group has no room for it yet."""
     if any(job.after or job.before for job in jobs):
         from . import dependencies
 
@@ -253,8 +253,8 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
 
 
 def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | None:
-    """Why a job was not inserted (R28, R29). Returns the result if it stays that way, else the holder of its key, which
-    gives way or changes: its window has passed or is extended, or it is replaced. None: the holder is gone."""
+    """Why a job was not inserted (R28, R29). Returns the result if that is final, else the holder of its key, which
+    must change first: its window has passed or is extended, or it is replaced. None: the holder is gone."""
     if execute(SQL["enqueue.known"], (job.id, now)).fetchone():
         return Enqueued(job.id, False)
     holder = holder_of(execute, place_of_key(job), job.task, job.key)
@@ -278,7 +278,7 @@ def free_key(tx: Transaction, holder: Holder) -> None:
 
 
 def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -> None:
-    """Give an unstarted job the call of a newer one with its key. It keeps its turn if its place stays; else it
+    """Replace the call of an unstarted job by a newer one with its key. It keeps its turn if its place stays; else it
     gets the turn `issued` to that call, so that it takes the call's place in its batch."""
     due_at = due_time(job, tx.rules.queue(job.queue).order_window, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
@@ -407,7 +407,7 @@ def _check_same_store(execute: Execute, path: str) -> None:
 
 
 def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
-    """Store one job as `scheduled`, or say which one was there already."""
+    """Store one job as `scheduled`, or return the one that already exists."""
     window = None
     if job.order is not None:
         found = execute(SQL["enqueue.order_window"], (job.queue,)).fetchone()

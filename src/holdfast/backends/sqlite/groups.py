@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .connection import Transaction
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is in force at one instant of a transaction: limits, rates, lanes, and the buckets' numbers. Needed by every
+# What is in force at one instant of a transaction: limits, rates, lanes and buckets. Needed by every
 # verb that places, refills or claims jobs, and by the read side. A rule is read on first use; one statement finds out
 # which kinds of rules exist at all, so a store without them pays for nothing else. That statement also reads what
 # every verb needs: the seal, the counter, whether there are keys and dead letters.
@@ -47,7 +47,7 @@ _UNDECLARED = (
     None,
     None,
 )  # a queue without a rule, in the order of limit.queue
-_NOT_ALONE = 0  # a queue's groups are subject to more than their limit
+_NOT_ALONE = 0  # a limit is not all that affects a queue's groups
 _COMMON_LANES = [formulas.lane(parked=False, apart=False, grouped=grouped) for grouped in (False, True)]
 
 
@@ -73,7 +73,7 @@ class Task(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """The numbers of a flow."""
+    """The stored state of a bucket."""
 
     spent_until: float = 0.0
     shut_until: float = 0.0
@@ -180,7 +180,7 @@ class Rules:
         return self.queue(queue).aging if self._queue_flows else None
 
     def ages(self, queue: str) -> bool:
-        """Whether its jobs are ordered otherwise than by priority first."""
+        """Whether its jobs are ordered by anything but priority first."""
         return rank(1, self.aging(queue)) == 0
 
     def strict(self, queue: str, group: str) -> bool:
@@ -209,7 +209,7 @@ class Rules:
 
     def limit_alone(self, queue: str, group: str) -> int | None:
         """The limit, if nothing else (rate, aging, window) affects which jobs of this group are ready; else None."""
-        if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
+        if not self._group_pauses and not self._group_overrides:  # then all groups of the queue have the same rules
             limit = self._limits.get(queue)
             if limit is None:
                 rule = self.queue(queue)
@@ -223,7 +223,7 @@ class Rules:
         return self.group_limit(queue, group)
 
     def weight(self, queue: str, group: str) -> int:
-        """How many turns a round a group has where others have one."""
+        """How many turns per round a group has; the default is one."""
         _, _, weight = self.override_of(queue, group)
         return weight
 
@@ -282,7 +282,7 @@ class Rules:
     # ------------------------------------------------------------------ buckets
 
     def bucket(self, place: Place) -> Bucket | None:
-        """The numbers of a flow; None if there is no row."""
+        """The stored state of a bucket; None if there is no row."""
         if not self.any_flow:
             return None
         row = self._cursor.execute(_FLOW, place).fetchone()
@@ -518,7 +518,7 @@ def refill_pass(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[in
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Bringing a job into play, and a bucket's numbers.
+# Bringing a job into play, and storing a bucket.
 
 
 def bring_into_play(

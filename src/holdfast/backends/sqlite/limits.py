@@ -147,7 +147,7 @@ def _store_override(tx: Transaction, place: Place, override: Override) -> None:
 
 
 def apart_word(override: Override) -> int | None:
-    """As stored: 1 or NULL. It applies to tasks only, and False is the same as not set."""
+    """The stored form of `apart`: 1 or NULL. It applies to tasks only; False is the same as not set."""
     return 1 if override.task is not None and override.apart is True else None
 
 

@@ -100,7 +100,7 @@ def run_now(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
 
 
 def rejoin(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
-    """Let a job that ended by itself be decided by its parents again."""
+    """Let a finished job's parents decide about it again (R89)."""
     from .dependencies import follow_parents
 
     tx.refuse_sealed()
@@ -168,7 +168,7 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
 
 
 def revive_waiting(tx: Transaction, job_id: str, due_at: float) -> None:
-    """Bring back a job that ended because of a parent: it waits again, with fresh budgets and its key, due then."""
+    """Bring back a job that ended because of a parent: it waits again, with fresh budgets, its key and this time."""
     job = job_of(tx, job_id)
     _refuse_if_key_is_held(tx, job, "revive")
     _reset(tx, job, due_at)

@@ -1,4 +1,4 @@
-"""promote: brings due jobs into play, ends expired ones, revives dead letters whose time has come.
+"""promote: brings due jobs into play, ends expired ones, revives dead letters that are due for it.
 
 Called by backend.py for the sweep and by claim.py before it claims, within a write transaction.
 """
@@ -15,8 +15,8 @@ from .operate import expire, revive_row
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
-    """Tell those that wait for jobs that ended, bury expired jobs, bring in due ones, revive letters: at most `limit`
-    together. Then refill rated groups."""
+    """Propagate the ends of parents, bury expired jobs, bring due ones into play, revive letters: at most `limit` in
+    all. Then refill groups with a rate."""
     execute = tx.cursor.execute
     most = min(limit, PROPAGATE_MAX)
     told = dependencies.propagate(tx, most) if tx.rules.any_edge else 0

@@ -1,6 +1,6 @@
 """recover and retire: ends the leases of workers that died, and of a worker that leaves.
 
-Called by backend.py, and by claim.py for workers whose deadline has passed. What becomes of a job is decided in
+Called by backend.py, and by claim.py for workers whose deadline has passed. What happens to a job is decided in
 settle.py.
 """
 

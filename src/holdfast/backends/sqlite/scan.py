@@ -1,7 +1,7 @@
 """scan: jobs that may match a query, newest first, along the index with the fewest candidates. Never writes.
 
 Called by backend.py. An index yields seqs without touching jobs; jobs are then read in batches, with the conditions
-that SQL can express. It ends when it has looked at as many jobs, or read as many bytes, as it may.
+that SQL can express. It ends when it has read as many jobs or bytes as it may.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..scan_pages import tallied, weight
 from .codec import SQL, encoded
 from .read import queue_names, record, task_names
 
-FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
-IDS_MAX = 2_000_000  # ids among which an end is looked for
-ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads all ids
-_FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages are full soon
+FEW_MAX = 10_000  # candidates that are sorted here, because their index has another order
+IDS_MAX = 2_000_000  # ids that are searched for a given end
+ENDS_MAX = 3  # ends that are searched for in this way: each reads all ids
+_FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages fill quickly
 _DIALECT = Dialect(
     ends="substr({column}, -{n})",
     contains="instr({column}, {value}) > 0",
@@ -32,7 +32,7 @@ _DIALECT = Dialect(
     alike="{} LIKE {} ESCAPE '\\'",
     like_is_exact=False,
 )
-_RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
+_RARE = frozenset({State.DEAD, State.CANCELLED})  # states in the index holdfast_jobs_rare
 
 # By seq alone: an index of names or states would be read from end to end.
 _AMONG = """
@@ -43,7 +43,7 @@ _BY_NAMES = "INDEXED BY holdfast_jobs_names WHERE queue = ? AND task = ?"
 _BY_STATE = """INDEXED BY holdfast_jobs_rare
     WHERE state <> 'ready' AND state <> 'running' AND state <> 'succeeded' AND state <> 'scheduled'
       AND state <> 'waiting' AND queue = ? AND state = ?"""
-# Where the jobs of an unfinished state are, in another order; with a queue if the index begins with it.
+# The index of each unfinished state, in another order; with the queue if the index begins with it.
 _LIVE = {
     State.READY: ("INDEXED BY holdfast_jobs_ready WHERE state = 'ready'", True),
     State.RUNNING: ("INDEXED BY holdfast_jobs_running WHERE state = 'running'", False),
@@ -95,7 +95,7 @@ _TALLIED = {"state": "state", "queue": "queue", "task": "task", None: "''"}
 
 
 def tally(cursor: sqlite3.Cursor, query: JobQuery, by: Grouping | None, look: Look) -> Tally | None:
-    """Count in SQL what matches; None if SQL cannot express the conditions or the grouping."""
+    """Count the matching jobs in SQL; None if SQL cannot express the conditions or the grouping."""
     filtered, values = prefilter(query, look)
     if by == "error" or not filtered.exact:
         return None
@@ -115,7 +115,7 @@ def tally(cursor: sqlite3.Cursor, query: JobQuery, by: Grouping | None, look: Lo
 
 
 def _candidates(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
-    """Seqs of jobs that may match, newest first, below the query's place; read as far as they are asked for."""
+    """Seqs of jobs that may match, newest first, below the query's position; read lazily."""
     below = query.before if query.before is not None else 1 << 62
     if query.by_due_index:
         return _by_due(cursor, query)
@@ -131,7 +131,7 @@ def _candidates(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
 
 
 def _few(cursor: sqlite3.Cursor, query: JobQuery) -> list[int] | None:
-    """All candidates, if an index tells that they are few."""
+    """All candidates, if an index shows that they are few."""
     if query.id_prefix is not None:
         where = "INDEXED BY sqlite_autoindex_holdfast_jobs_1 WHERE id >= ? AND id < ?"
         return _up_to_few(cursor, [(where, (query.id_prefix, query.id_prefix + "\U0010ffff"))])
@@ -149,7 +149,7 @@ def _few(cursor: sqlite3.Cursor, query: JobQuery) -> list[int] | None:
 
 
 def _by_ends(cursor: sqlite3.Cursor, ends: tuple[str, ...]) -> list[int] | None:
-    """Beginnings from the index of ids, ends by looking at all of it; None if there are too many to look at."""
+    """Find id prefixes in the index of ids, and suffixes by reading all of it; None if it is too large."""
     [is_more] = cursor.execute(SQL["read.has_more_ids"], (IDS_MAX,)).fetchone() or (0,)
     if is_more:
         return None
@@ -184,7 +184,7 @@ def _part(cursor: sqlite3.Cursor, by: str, values: tuple[str, ...], below: int) 
 
 
 def _by_due(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
-    """Scheduled jobs, soonest first, after the query's place."""
+    """Scheduled jobs, soonest first, after the query's position."""
     place = (float("-inf") if query.beyond is None else query.beyond, 0 if query.before is None else query.before)
     size = _FIRST
     while page := cursor.execute(SQL["read.next_by_due"], (*place, size)).fetchall():

@@ -113,8 +113,8 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
 
 
 def _remove(tx: Transaction, seqs: Iterable[int]) -> None:
-    """Remove jobs that have just succeeded, but for those that others refer to, or whose key has a window (R108)."""
-    from .prune import remove  # which knows this module
+    """Remove jobs that have just succeeded, except those that others refer to or whose key has a window (R108)."""
+    from .prune import remove  # a circular import otherwise
 
     remove(tx, tx.cursor.execute(SQL["settle.removable"], (encoded(sorted(seqs)).decode(),)).fetchall())
 
@@ -131,7 +131,7 @@ def settle_with(tx: Transaction, settlement: Settlement, jobs: Sequence[NewJob])
 
 
 class CallerCursor:
-    """What the verbs use of a cursor, on a connection of the caller's: SQLAlchemy's, too."""
+    """The part of a cursor that the verbs use, on the caller's connection, which may be SQLAlchemy's."""
 
     def __init__(self, execute: Callable[..., Any]) -> None:
         self._execute = execute
@@ -154,7 +154,7 @@ def settle_in(tx: Transaction, settlement: Settlement) -> Answer:
 
 
 def remove_settled(tx: Transaction, job_ids: Sequence[str]) -> None:
-    """Remove those of them that have succeeded, if R108 allows it."""
+    """Remove those of these jobs that have succeeded, if R108 allows it."""
     tx.refuse_sealed()
     _remove(tx, [row[0] for row in tx.cursor.execute(SQL["settle.done"], (encoded(list(job_ids)).decode(),))])
     tx.close()
@@ -256,14 +256,14 @@ def mark(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
 
 
 def note(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
-    """Like `mark`, for what a lease may repeat: it keeps the first one and the newest."""
+    """Like `mark`, for marks that a lease may repeat: only the first and the newest are kept."""
     [stored] = tx.cursor.execute(SQL["settle.noted"], (seq,)).fetchone()
     marks = noted(codec.read_or((), codec.marks_of, stored), Mark(kind=kind, at=tx.now, **facts))
     tx.cursor.execute(SQL["settle.note"], (encoded(marks).decode(), seq))
 
 
 def _mark_lease(tx: Transaction, job: dict[str, Any], kind: str) -> None:
-    """How its lease ended."""
+    """Mark how a lease ended."""
     mark(tx, job["seq"], kind, worker=job["worker"], fence=job["fence"], started_at=job["started_at"])
 
 
@@ -345,7 +345,7 @@ def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recove
 
 
 def _is_behind(tx: Transaction, job: dict[str, Any]) -> bool:
-    """Whether a lease is behind another one in its chain: then nobody knows that it began (R47)."""
+    """Whether a lease follows another one in its chain: then nobody knows whether it began (R47)."""
     if job["grp"] is None or not tx.rules.strict(job["queue"], job["grp"]):
         return False
     return bool(tx.cursor.execute(_IS_BEHIND, job).fetchone()[0])
@@ -422,7 +422,7 @@ def finish(
     retain: float = 86400.0,
 ) -> None:
     """End a job, and its lease if it had one. A dead job has no prune time: it holds its letter."""
-    died_running = state is State.DEAD and attempts > 0  # only a lease's end is an attempt
+    died_running = state is State.DEAD and attempts > 0  # only the end of a lease counts as an attempt
     values = {
         "state": state.value,
         "attempts": attempts,
@@ -513,7 +513,7 @@ def _send_copy(tx: Transaction, job: Mapping[str, Any], reason: str, count: int)
 
 
 def let_go(tx: Transaction, job_id: str, reason: str) -> None:
-    """A dead job no longer holds its letter: it may be pruned, and a group that it stopped goes on."""
+    """A dead job no longer holds its letter: it may be pruned, and a group that it stopped continues."""
     stopped = tx.cursor.execute(SQL["bury.held"], (job_id,)).fetchone()
     tx.cursor.execute(SQL["bury.let_go"], (reason, prune_at(tx.now, 0.0, None), job_id))
     if stopped is not None:

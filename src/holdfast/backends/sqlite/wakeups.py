@@ -113,10 +113,10 @@ class Wakeups:
         self._waits.add(wait)
         try:
             if self._ear is not None:
-                self._listens(wait)  # before the look, which so sees all that will not be reported
+                self._listens(wait)  # before the check, so that no change falls between the two
             version, at_hand, next_due = self._look(queues)
             if not at_hand and not wait.listening and self._listens(wait):
-                version, at_hand, next_due = self._look(queues)  # changes from before it was listening
+                version, at_hand, next_due = self._look(queues)  # also sees changes from before it was listening
             if at_hand:
                 return True
             while not at_hand and (left := deadline - time.monotonic()) > 0:
@@ -160,14 +160,14 @@ class Wakeups:
 
 
 class Wait:
-    """One wait for work: how long it pauses between two checks, and whether something told it to check."""
+    """One wait for work: how long it pauses between two checks, and whether it was notified to check."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event, self.loop = event, asyncio.get_running_loop()
         self._ear: Inotify | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seconds = POLL_SECONDS_MIN
-        self._growth = POLL_GROWTH  # of the pause from one check to the next
+        self._growth = POLL_GROWTH  # growth of the pause between two checks
         self._nudged = self._closed = False
 
     def listen(self, ear: Inotify) -> bool:
@@ -356,4 +356,4 @@ def _libc() -> Any:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """The callback while nobody waits."""

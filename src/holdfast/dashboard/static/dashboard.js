@@ -9,7 +9,7 @@ const $$ = (selector) => [...document.querySelectorAll(selector)];
 let source = null;
 let paused = false;
 let updates = 0;
-let waiting = null; // a page that arrived while somebody selects or types
+let waiting = null; // an update that arrived while the visitor selects or types
 
 // ------------------------------------------------------------------ relative times
 
@@ -31,7 +31,7 @@ function tick() {
 
 // ------------------------------------------------------------------ live updates
 
-const OWN = ["open", "hidden"]; // attributes that belong to whoever looks, not to the server
+const OWN = ["open", "hidden"]; // attributes that belong to the visitor, not to the server
 const nameOf = (node) => (node.nodeType === Node.ELEMENT_NODE && (node.getAttribute("id") || node.dataset.href)) || "";
 
 // Change `old` into `fresh` in place: focus, open details, scroll positions, checked boxes and the cursor stay.

@@ -1,6 +1,6 @@
 """The suite every backend must pass: cases written from the contract, runnable on any store, without pytest.
 
-Called by Holdfast's own tests and by whoever writes a backend:
+Called by Holdfast's own tests and by authors of backends:
 
     from holdfast.testing.conformance import CASES, run_case
 

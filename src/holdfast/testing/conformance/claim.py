@@ -1,4 +1,4 @@
-"""Conformance of claim: who is leased, in which order, with what in hand; tokens and fences.
+"""Conformance of claim: which jobs are leased, in which order, with which fields; tokens and fences.
 
 Called by run_case. Groups and lanes have files of their own.
 """
@@ -240,7 +240,7 @@ async def an_ungrouped_backlog_delays_no_group(world: World) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a worker asks for: at most so many of a task, at most so many of any one group.
+# What a worker asks for: its caps per task and per group.
 
 
 # ---------------------------------------------------------------------- most_by_task
@@ -334,7 +334,7 @@ async def jobs_passed_over_keep_their_place(world: World) -> None:
 
 
 async def _held_groups(world: World, number: int) -> str:
-    """w1 holds one job of each of so many groups, each of which has another ready; answers a job behind all these."""
+    """w1 holds one job of each of `number` groups, each with another job ready; returns a job behind all these."""
     await world.relaxed(2)
     for n in range(number):
         await world.enqueue(group=f"g{n:03d}")

@@ -33,6 +33,8 @@ PATIENCE_SECONDS = 60.0  # a deadline against hanging; nothing is measured by it
 class Ledger:
     """Who runs what, as the rivals themselves see it."""
 
+    repeated = frozenset({Answer.UNHEARD})  # a rival sends its settlement again
+
     def __init__(self, total: int, limit: int) -> None:
         self.total, self.limit = total, limit
         self.leased: Counter[str] = Counter()
@@ -74,13 +76,13 @@ async def _rival(backend: Backend, name: str, ledger: Ledger) -> None:
         call += 1
         request = ClaimRequest(worker=name, call=call, queues=("default",), most=3)
         answer = await backend.exchange(done, [], request, now=START)
-        if not {*answer.answers} <= {Answer.OK, Answer.UNHEARD}:
+        if not {*answer.answers} <= {Answer.OK, *ledger.repeated}:
             ledger.faults.append(f"{name}: a live lease was answered {answer.answers}")
-        unheard = [one for one, word in zip(done, answer.answers, strict=True) if word is Answer.UNHEARD]
+        repeated = [one for one, word in zip(done, answer.answers, strict=True) if word in ledger.repeated]
         ledger.begin(answer.leases)
         await asyncio.sleep(0)
         ledger.end(answer.leases)
-        done = unheard + [Settlement(id=x.id, token=x.token, ending=Ending.SUCCEEDED) for x in answer.leases]
+        done = repeated + [Settlement(id=x.id, token=x.token, ending=Ending.SUCCEEDED) for x in answer.leases]
         if not answer.leases and not ledger.over:
             await backend.wait_for_work(("default",), 0.01)
 
@@ -233,7 +235,7 @@ async def many_sweeps_at_once_recover_each_lease_once(world: World) -> None:
 @case
 async def wait_for_work_returns_when_work_comes(world: World) -> None:
     waiting = asyncio.create_task(world.backend.wait_for_work(("default",), 10 * PATIENCE_SECONDS))
-    # The hint may be given before the waiter listens, so work keeps coming until it is heard.
+    # A hint may be sent before the waiter listens, so work keeps coming until one is received.
     for _ in range(int(PATIENCE_SECONDS / 0.05)):
         await world.enqueue()
         done, _pending = await asyncio.wait({waiting}, timeout=0.05)
@@ -295,7 +297,7 @@ async def at_once(world: World, how: str, part: Part) -> list[Any]:
 
 
 def producers(world: World, **fields: Any) -> Part:
-    """Each rival enqueues a job of its own with key k, five times one after the other; answers what it heard."""
+    """Each rival enqueues its own job with key k, five times in a row; returns the results."""
     batches = [
         [world.job(key="k", args=b"[%d]" % (ROUNDS * n + r), **fields) for r in range(ROUNDS)] for n in range(RIVALS)
     ]
@@ -438,6 +440,8 @@ async def each_tick_makes_one_job_whoever_fires_it(world: World, how: str) -> No
 
 class FamilyLedger(Ledger):
     """Who runs what, and whether a job begins before one of its parents has ended."""
+
+    repeated = frozenset({Answer.UNHEARD, Answer.BUSY})  # storing a child locks the rows of its parents on PostgreSQL
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         super().__init__(total=len(jobs), limit=1)

@@ -1,4 +1,4 @@
-"""Conformance of edit (R71 to R73): what one change brings about, what stays, and who is refused.
+"""Conformance of edit (R71 to R73): what one change does, what stays, and what is refused.
 
 Called by run_case.
 """

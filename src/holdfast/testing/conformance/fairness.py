@@ -1,4 +1,4 @@
-"""Conformance of fairness between groups: who has one job does not wait for who has a million, and a group keeps order.
+"""Conformance of fairness between groups: one job does not wait for another group's million; groups keep their order.
 
 Called by run_case. Lanes are in lanes and apart, priorities that age in aging.
 """

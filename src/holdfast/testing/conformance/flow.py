@@ -1,4 +1,4 @@
-"""Words that the cases about limits, rates and lanes share, and what a rate allows when time goes by in small steps.
+"""Helpers of the cases about limits, rates and lanes, and what a rate allows as time passes in small steps.
 
 Called by the theme files beside it. Brings no case of its own and never looks behind the contract.
 """
@@ -132,7 +132,7 @@ def reckoned(rate: Rate, start: float, steps: int, step: float, most: int, *, wo
 
 
 async def walked(world: World, steps: int, step: float, most: int, **fields: Any) -> list[tuple[float, Lease]]:
-    """Let time go by; at every step another worker claims and ends what it had. Answers every start and its time."""
+    """Let time go by; at every step another worker claims and ends what it had. Returns every start and its time."""
     starts: list[tuple[float, Lease]] = []
     open_leases: dict[str, tuple[Lease, ...]] = {}
     for worker in WORKERS:
@@ -149,5 +149,5 @@ async def walked(world: World, steps: int, step: float, most: int, **fields: Any
 
 
 def crowd(times: Sequence[float], seconds: float) -> int:
-    """The most starts that any window of so many seconds sees."""
+    """The highest number of starts in any window of this many seconds."""
     return max((sum(1 for other in times if time <= other < time + seconds) for time in times), default=0)

@@ -1,4 +1,4 @@
-"""Conformance of groups: order inside a group, strict and relaxed, and how a head in trouble holds or steps aside.
+"""Conformance of groups: order inside a group, strict and relaxed, and when a failed head keeps its place or makes way.
 
 Called by run_case. Limits, overrides and pauses are in group_limits and pausing.
 """
@@ -502,7 +502,7 @@ WAYS: dict[str, tuple[Way, int, str]] = {
 
 
 async def _drain(world: World, first: list[str], *, worker: str = "w9") -> list[str]:
-    """Claim and finish one by one until all are finished; answers the order. Time passes only where nothing comes."""
+    """Claim and finish one by one until all are finished; returns the order. Time passes only if nothing is ready."""
     order: list[str] = []
     for _ in range(4 * len(first)):
         leases = await world.claim(1, worker, lease=FOREVER)

@@ -1,4 +1,4 @@
-"""Conformance of keys: who holds one, for how long and over which queues, and who never has to ask for it.
+"""Conformance of keys: which job holds one, for how long and over which queues, and which verbs never check it.
 
 Called by run_case. What enqueue does where a key is held is in key_conflicts, coming back with a key in key_returns.
 """

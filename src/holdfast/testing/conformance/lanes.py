@@ -1,4 +1,4 @@
-"""Conformance of the lanes of tasks apart: who is in one, what share of a claim it gets, and when jobs change lanes.
+"""Conformance of dedicated lanes of tasks: which jobs are in one, their share of a claim, and when jobs change lanes.
 
 Called by run_case. The two lanes every queue has are in lanes.
 """

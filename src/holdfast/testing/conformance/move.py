@@ -1,4 +1,4 @@
-"""Conformance of export and carry: another store becomes exactly like this one, and goes on as it would have.
+"""Conformance of export and carry: another store becomes exactly like this one, and continues as it would have.
 
 Called by run_case. What happens between two stores is played through the contract alone, piece by piece.
 """

@@ -1,4 +1,4 @@
-"""Conformance of limit: an operator's word on a queue, a task or a group beats the declared value until it is reset.
+"""Conformance of limit: an operator's override of a queue, a task or a group applies until it is reset.
 
 Called by run_case. Also what every flow verb refuses, and what a sealed store does.
 """

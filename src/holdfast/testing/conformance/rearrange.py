@@ -1,4 +1,4 @@
-"""Conformance of rearrange: a changed rule holds at once, and moves a big backlog piece by piece.
+"""Conformance of rearrange: a changed rule applies at once, and a big backlog is moved in steps.
 
 Called by run_case. The step of a rule is lowered to two jobs or groups, so that a handful is a big backlog.
 """

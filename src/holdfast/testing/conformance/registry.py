@@ -1,6 +1,6 @@
 """Where the conformance cases are collected: a decorator each, and the one way to run a case.
 
-Called by the theme files beside it (they register) and by whoever tests a backend (they run). Never knows a store:
+Called by the theme files beside it (they register) and by tests of a backend (they run). Never knows a store:
 the caller hands in how to make one.
 """
 

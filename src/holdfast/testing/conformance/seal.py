@@ -1,4 +1,4 @@
-"""Conformance of seal: a sealed store takes no work and starts none, and lets what runs end.
+"""Conformance of seal: a sealed store accepts no work and starts none, and lets running jobs end.
 
 Called by run_case. Also how the cases about moving close and open a store.
 """

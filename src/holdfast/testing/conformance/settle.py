@@ -1,4 +1,4 @@
-"""Conformance of settle: what each ending writes, which counters move, and the say of a cancel.
+"""Conformance of settle: what each ending writes, which counters change, and the effect of a requested cancel.
 
 Called by run_case. What a death writes into the dead letter is looked at in dead_letters.
 """

@@ -1,4 +1,4 @@
-"""Conformance of recover: leases whose worker is gone end once, by one routine, whoever notices first.
+"""Conformance of recover: leases whose worker is gone end once, by one routine, whichever caller notices first.
 
 Called by run_case. Workers die here by the clock or by being named.
 """

@@ -1,4 +1,4 @@
-"""Conformance of what jobs remember between their attempts (R91 to R94): steps, signals, and snoozes that wait for one.
+"""Conformance of what jobs keep between their attempts (R91 to R94): steps, signals, and snoozes that wait for one.
 
 Called by run_case. Soundness checks after every case that every step has its job.
 """
@@ -33,7 +33,7 @@ async def keep(world: World, lease: Lease | Held, *steps: NewStep) -> None:
 
 
 async def signal(world: World, job_id: str, name: str = "paid", value: bytes = b"7") -> State:
-    """Send a signal; answers the state after it."""
+    """Send a signal; returns the job's state after it."""
     answer = await world.backend.signal(job_id, name, value, now=world.now, by="ann")
     same(answer, await world.get(job_id), "signal answers the job as it is now")
     return answer.state

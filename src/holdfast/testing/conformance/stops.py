@@ -1,4 +1,4 @@
-"""Conformance of on_dead="stop": a strict group stops at a job that dies at the end of its lease, until somebody acts.
+"""Conformance of on_dead="stop": a strict group stops at a job that dies at the end of its lease.
 
 Called by run_case. What ends a stop, what does not, and what stops nothing.
 """

@@ -1,4 +1,4 @@
-"""Conformance of suspects: who pays when a process dies over several jobs, and who is run alone next.
+"""Conformance of suspects: which jobs are charged when a process with several jobs dies, and which run alone next.
 
 Called by run_case. Processes die here by their owner's word (settle stalled) or with their worker (recover).
 """
@@ -18,7 +18,7 @@ CRASH = Failure(reason="crash", text="killed by SIGKILL", traceback="Current thr
 
 
 async def crash(world: World, job_id: str, *, alone: bool = False, **fields: Any) -> Lease:
-    """Lease the job to a worker that isolates and let the process die; answers the lease."""
+    """Lease the job to a worker that isolates and let the process die; returns the lease."""
     await world.register("keeper", lease=FOREVER, isolates=True)
     lease = await world.claim_one(job_id, "keeper")
     await world.end(lease, Ending.STALLED, alone=alone, **fields)

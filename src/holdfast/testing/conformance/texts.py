@@ -1,4 +1,4 @@
-"""Conformance of words: what a store says to a caller and writes into a history is what lifecycle.py says.
+"""Conformance of texts: what a store returns to a caller and writes into a history comes from lifecycle.py.
 
 Called by run_case. Users read these words, test for them and search for them: a store that says the same thing in
 words of its own is found out here.

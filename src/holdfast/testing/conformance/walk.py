@@ -83,7 +83,7 @@ class Walk:
         ]
 
     async def step(self) -> tuple[str, object]:
-        """Do one thing; answers its name and what came of it, without tokens and fences."""
+        """Make one step; returns its name and its result, without tokens and fences."""
         weights = [weight for weight, _ in self.steps]
         act = self.dice.choices([act for _, act in self.steps], weights)[0]
         try:

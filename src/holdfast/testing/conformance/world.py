@@ -1,4 +1,4 @@
-"""The world a conformance case lives in: one fresh, opened backend, virtual time, and terse words for the verbs.
+"""The world a conformance case lives in: one fresh, opened backend, virtual time, and short forms of the verbs.
 
 Called by every case. Every contract call it makes carries `now=world.now`; nothing here reads a clock. It never looks
 behind the contract: what it knows it learnt from answers, get and dump.
@@ -99,14 +99,14 @@ class World:
         return NewJob(**{"id": f"job-{self._jobs:06d}", "task": "work", **fields})
 
     async def enqueue(self, **fields: Any) -> str:
-        """Store one job that must be new; answers its id."""
+        """Store one job that must be new; returns its id."""
         job = self.job(**fields)
         [answer] = await self.backend.enqueue([job], now=self.now)
         same((answer.id, answer.created), (job.id, True), "enqueue of a new job")
         return job.id
 
     async def enqueue_many(self, number: int, **fields: Any) -> list[str]:
-        """Store so many new jobs in one batch; answers their ids in order."""
+        """Store `number` new jobs in one batch; returns their ids in order."""
         jobs = [self.job(**fields) for _ in range(number)]
         answers = await self.backend.enqueue(jobs, now=self.now)
         same([a.id for a in answers], [job.id for job in jobs], "ids answered by enqueue")
@@ -142,7 +142,7 @@ class World:
     async def claim(
         self, most: int = 1, worker: str = "w1", *, lease: float = 30.0, registered: bool = False, **fields: Any
     ) -> list[Lease]:
-        """Claim as a worker that is registered on first use unless it already was; answers the leases."""
+        """Claim as a worker that is registered on first use unless it already was; returns the leases."""
         if worker not in self._calls and not registered:
             await self.register(worker, lease=lease)
         answer = await self.backend.claim(self.request(worker, most, **fields), now=self.now)

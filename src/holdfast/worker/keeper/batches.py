@@ -1,7 +1,7 @@
-"""Batches in the keeper: jobs of tasks with `batch=` wait here, leased and not begun, until enough of them have come.
+"""Batches in the keeper: jobs of tasks with `batch=` wait here, leased but not begun, until a batch is full.
 
-Used by the exchange loop, which gathers what a claim brought, by the ledger and by both kinds of runners. A batch takes
-one slot, from its first job on. It starts when it is full or its time is up; until then its jobs can be given back at
+Used by the exchange loop, which adds the jobs of each claim, by the ledger and by both kinds of runners. A batch takes
+one slot, from its first job on. It starts when it is full or its time is up; until then its jobs can be released at
 no cost, so a stop, a cancel or a lost lease takes them out again. Makes no calls to the store.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Batching(NamedTuple):
-    """How the jobs of one task are gathered."""
+    """How many jobs of a task form a batch, and how long to wait for them."""
 
     task: str  # its name, also for its aliases
     queue: str
@@ -37,12 +37,12 @@ class BatchPlan(NamedTuple):
     queues: frozenset[str] = frozenset()  # those whose tasks are all batch tasks
 
     def sizes(self) -> dict[str, int]:
-        """How many jobs a batch of each task takes, for the worker status."""
+        """The batch size of each task, for the worker status."""
         return {one.task: one.most for one in self.by_task.values()}
 
     def unchained(self, prefetch: Mapping[str, int]) -> dict[str, int]:
-        """A queue's group_prefetch, without queues of batch tasks: in a batch, jobs of a group would run side by side
-        although each must wait for the one before it."""
+        """The queues' group_prefetch without the queues of batch tasks: jobs of one group must run one after another,
+        and in a batch they would run together."""
         batched = {one.queue for one in self.by_task.values()}
         return {queue: number for queue, number in prefetch.items() if queue not in batched}
 
@@ -68,16 +68,16 @@ def plan_of(tasks: Iterable[Task[..., Any]]) -> BatchPlan:
 
 
 class Together:
-    """Which of the leases that somebody holds share a slot: a batch takes one.
+    """Which of the held leases share a slot, because they are in the same batch.
 
-    Most workers have none: their callers look whether `of` is empty before they call.
+    Most workers have no batches: callers check whether `of` is empty first.
     """
 
     __slots__ = ("behind", "of")
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, None]] = {}  # by token: the tokens of its batch that are held
-        self.behind = 0  # how many are there besides the first of each batch
+        self.behind = 0  # leases other than the first of their batch
 
     def join(self, token: str, batch: dict[str, None]) -> None:
         """Add a lease to a batch, given by its tokens."""
@@ -101,12 +101,12 @@ class Together:
         return batch is not None and next(iter(batch)) != token
 
     def others(self, token: str) -> int:
-        """How many others are in its batch."""
+        """How many other held leases are in its batch."""
         return max(0, len(self.of.get(token, ())) - 1)
 
 
 class Gathering:
-    """The jobs of one task that wait for others."""
+    """A batch of one task that is not full yet."""
 
     __slots__ = ("leases", "most", "timer", "tokens")
 
@@ -118,7 +118,7 @@ class Gathering:
 
 
 class Gathered:
-    """All jobs that wait in the keeper for their batch."""
+    """All jobs that wait in the keeper for their batch to fill."""
 
     def __init__(self, post: Callable[[list[Ended]], None]) -> None:
         self._post = post
@@ -129,7 +129,7 @@ class Gathered:
         return sum(len(one.leases) for one in self.by_task.values())
 
     def take(self, task: str) -> list[Lease]:
-        """The jobs of a batch that starts now."""
+        """Take out the jobs of a batch that starts now."""
         gathering = self.by_task.pop(task, None)
         if gathering is None:
             return []
@@ -138,7 +138,7 @@ class Gathered:
         return list(gathering.leases.values())
 
     def withdraw(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Give back those of these leases that wait here; return the others."""
+        """Release those of these leases that wait here; return the others."""
         others: list[Lease] = []
         found: list[Ended] = []
         for lease in leases:
@@ -149,30 +149,30 @@ class Gathered:
             del gathering.leases[lease.token]
             found.append(Release(id=lease.id, token=lease.token))
         for task in [task for task, one in self.by_task.items() if not one.leases]:
-            self.take(task)  # the next job starts the time anew
+            self.take(task)  # the next job restarts the clock
         if found:
             self._post(found)
         return others
 
     def give_back(self) -> None:
-        """Give back everything that waits here."""
+        """Release everything that waits here."""
         self.withdraw([lease for one in self.by_task.values() for lease in one.leases.values()])
 
 
 class BatchStarter:
-    """Gathers the jobs of batch tasks, and starts each batch in time."""
+    """Collects the jobs of batch tasks, and starts each batch when it is full or its time is up."""
 
     def __init__(self, runners: Runners, ledger: Ledger, start: Callable[[list[Lease]], None]) -> None:
         self._runners, self._ledger, self._start = runners, ledger, start
 
     def gather(self, leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease], int]:
-        """Take in jobs of batch tasks that were just leased. Return the other leases; those to give back, which are
-        chained ones that would have to wait for a job of a batch; and how many slots are taken now. A suspect runs
-        alone, as anywhere."""
+        """Collect the jobs of batch tasks among these new leases. Return the other leases; the leases to release, which
+        are chained behind a job that now waits for its batch; and how many slots the batches have taken. A suspect is
+        not batched: it runs alone."""
         before = self._ledger.together.batches
         others: list[Lease] = []
         strays: list[Lease] = []
-        cut = False  # the lease before in the chain does not start by itself
+        cut = False  # the previous lease of the chain waits for its batch
         for lease in leases:
             how = self._runners.batches.by_task.get(lease.task)
             if lease.chained and (cut or how is not None):
@@ -204,15 +204,15 @@ class BatchStarter:
             self._start(gathered.take(task))
 
     def start_all(self) -> None:
-        """Start what there is, without waiting for more."""
+        """Start every batch as it is, full or not."""
         for task, gathering in list(self._runners.gathered.by_task.items()):
             self._due(task, gathering)
 
-    # ------------------------------------------------------------------ how many a claim may bring
+    # ------------------------------------------------------------------ how many jobs a claim may return
 
     def room(self, free: int, queues: Iterable[str]) -> int:
-        """How many jobs of these queues could be taken in if so many slots are free. Where jobs of other tasks may
-        come, each takes a slot, so no more than there are free slots."""
+        """How many jobs of these queues fit into `free` slots. If a queue has other tasks, each of their jobs takes
+        a slot: then no more than `free`."""
         plan = self._runners.batches
         served = set(queues)
         if not served <= plan.queues:
@@ -222,7 +222,7 @@ class BatchStarter:
     def widened(
         self, by_queue: Mapping[str, int], by_task: Mapping[str, int]
     ) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Caps in slots as caps in jobs."""
+        """Convert caps counted in slots to caps counted in jobs."""
         plan = self._runners.batches.by_task
         return (
             {queue: self.room(free, (queue,)) for queue, free in by_queue.items()},
@@ -230,7 +230,7 @@ class BatchStarter:
         )
 
     def _fitting(self, free: int, tasks: set[Batching]) -> int:
-        """Every batch takes a slot, also the last one of each task, which may stay small."""
+        """Every batch takes a slot, even the last one of each task, which may stay small."""
         if len(tasks) == 1:
             (only,) = tasks
             gathering = self._runners.gathered.by_task.get(only.task)

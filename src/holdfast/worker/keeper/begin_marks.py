@@ -1,7 +1,7 @@
 """Begin marks of at-most-once jobs: the store records that such a job begins before its handler is called.
 
-Used by the exchange loop for the jobs a claim brought, and for batches when they start. Repeating a mark is harmless;
-a job whose mark cannot be stored is not started, and given back.
+Used by the exchange loop for newly claimed jobs, and for batches when they start. Repeating a mark is harmless;
+a job whose mark cannot be stored is not started but released.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Start = Callable[[list[Lease]], None]
 
 
 class BeginMarks:
-    """Marks jobs as begun, and has those started that may."""
+    """Marks jobs as begun, then starts those that may run."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class BeginMarks:
     async def mark(
         self, leases: Sequence[Lease], start: Start, abandoned_within: Callable[[float], Awaitable[bool]]
     ) -> None:
-        """Mark these and start those that were marked, all at once; after a timeout, half of them at a time."""
+        """Mark these jobs in one call and start those that were marked; after a timeout, half as many at a time."""
         tries, left, limit = 0, list(leases), self._limit
         while left:
             some = left[: limit.value]

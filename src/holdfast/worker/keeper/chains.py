@@ -1,4 +1,4 @@
-"""Chains: leases of one strict group that a runner works off one after the other (a queue's group_prefetch).
+"""Chains: leases of one strict group that a runner runs one after another (a queue's group_prefetch).
 
 Used by the exchange loop, which asks for them, by the ledger and by both kinds of runners. Pure bookkeeping. In every
 list of leases the chained ones follow directly behind the lease before them in their chain.
@@ -12,21 +12,21 @@ from msgspec.structs import replace
 
 from ...records import ClaimRequest, Lease, QueueRule
 
-CHAIN_SECONDS = 0.5  # a chain is no longer than jobs run within this time, by the latest run times
+CHAIN_SECONDS = 0.5  # a chain holds as many jobs as run within this time, judging by recent run times
 CHAINED_MAX = 1000  # chained jobs that one runner may hold
-CHAINED_PER_JOB_MAX = 16  # chained leases that a claim may bring for each job it may bring
+CHAINED_PER_JOB_MAX = 16  # chained leases that a claim may return per ordinary lease
 
 
 def prefetches(rules: Iterable[QueueRule]) -> dict[str, int]:
-    """The queues whose groups may hand out several jobs at once, with their numbers."""
+    """The group_prefetch of each queue where it is above 1."""
     return {rule.name: rule.group_prefetch for rule in rules if rule.group_prefetch > 1}
 
 
 def lengths(
     prefetch: Mapping[str, int], seconds: float | None, capped: Mapping[str, int], share: int | None
 ) -> dict[str, int]:
-    """How long chains of these queues may be: as long as jobs that run for `seconds` take CHAIN_SECONDS, within this
-    worker's share of a group, and none in queues that it caps, because all leases count there."""
+    """The longest chain of each queue: as many jobs as fit into CHAIN_SECONDS if each runs for `seconds`, at most this
+    worker's share of a group. Capped queues get no chains, because every lease counts against the cap."""
     most = max(1, int(CHAIN_SECONDS / max(seconds, 1e-6))) if seconds is not None else max(prefetch.values(), default=1)
     most = most if share is None else min(most, share)
     found = {queue: min(number, most) for queue, number in prefetch.items() if queue not in capped}
@@ -43,7 +43,7 @@ def asked_for(
 
 
 def in_order(leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:
-    """Leases with the chained ones directly behind those before them, and the strays: their chain is not whole."""
+    """The leases with each chain in one piece and in order, and the strays: leases whose chain is incomplete."""
     units: dict[str, list[Lease]] = {}  # by the token of its first lease
     chains: dict[tuple[str, str | None], list[Lease]] = {}
     strays: list[Lease] = []
@@ -59,16 +59,16 @@ def in_order(leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:
 
 
 class Chains:
-    """Which of the leases that somebody holds are behind another one in their chain.
+    """Which of the held leases come after another one in a chain.
 
-    Most workers have none: their callers look whether `of` is empty before they call.
+    Most workers have no chains: callers check whether `of` is empty first.
     """
 
     __slots__ = ("behind", "of")
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, None]] = {}  # by token: the tokens of its chain that are held, in order
-        self.behind = 0  # how many are behind another one
+        self.behind = 0  # leases that come after another one
 
     def add(self, leases: Sequence[Lease]) -> None:
         before: Lease | None = None

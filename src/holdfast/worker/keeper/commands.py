@@ -1,6 +1,6 @@
-"""What others ask this worker to do through the store: pause, resume, change slots, show stacks, stop.
+"""Carries out the commands that operators send this worker through the store: pause, resume, slots, stacks, stop.
 
-Commands come with the replies to renewals, repeated until they are answered; each is carried out once. Everything
+Commands arrive in the replies to renewals, repeated until they are answered; each is carried out once. Everything
 happens on the keeper's loop, in the background: a command never delays a renewal or an exchange.
 """
 
@@ -21,11 +21,11 @@ STACKS_WITHIN_SECONDS = 10.0
 
 
 class Refused(Exception):
-    """This worker does not do that; the text says why."""
+    """This worker refuses a command; the text says why."""
 
 
 class Commands:
-    """Carries out commands, each once, and stores what came of it."""
+    """Carries out each command once and stores its result."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Commands:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def change_slots(self, most: int) -> None:
-        """Reloaded code has another default: use all of these slots, unless an operator chose fewer."""
+        """Reloaded code has a different default: use all of these slots, unless an operator chose fewer."""
         if most != self._slots_max:
             slots = most if self._ledger.slots == self._slots_max else min(self._ledger.slots, most)
             self._slots_max = most
             self._use(slots)
 
     def obey(self, worker: str, commands: Sequence[Command]) -> None:
-        """Carry out those that are new; answer those again whose answer was not stored."""
+        """Carry out new commands; store the result again of those whose result was not stored."""
         for command in commands:
             if command.id not in self._taken:
                 self._taken[command.id] = None

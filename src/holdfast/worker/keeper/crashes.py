@@ -1,4 +1,4 @@
-"""What becomes of a job whose process died: its state, and its events.
+"""The new state of a job whose process died, and the events to emit.
 
 Used by the keeper once the store has accepted the stall, and by the pool for its log line. Pure but for the log.
 """
@@ -11,7 +11,7 @@ from ...records import Lease
 
 
 def crash_events(lease: Lease, settlement: Settlement, worker: str) -> list[events.Event]:
-    """Events of a process death; the worker has logged it when it happened."""
+    """The events of a process death. The worker has already logged it."""
     facts, alone = events.about(lease, worker), settlement.alone
     state = state_after_crash(lease, alone=alone)
     stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)

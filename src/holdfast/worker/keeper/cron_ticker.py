@@ -39,7 +39,7 @@ class CronTicker:
     ) -> None:
         self._store, self._runners, self._signals, self._every = store, runners, signals, every
         self._unreadable: set[str] = set()  # names already logged
-        self._failed = 0  # looks in a row
+        self._failed = 0  # failed checks in a row
         self._looking = asyncio.Lock()
         self.serve(queues, declared)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DeclaringApp(Protocol):
-    """An app, as far as its declarations go."""
+    """The part of an app that declares queues, tasks and cron entries."""
 
     def _queue_rules(self) -> Sequence[QueueRule]: ...
 
@@ -44,7 +44,7 @@ class Declared(Struct, frozen=True):
     entries: tuple[CronEntry, ...] = ()  # stored by the cron ticker, if they differ from the stored ones
 
     def serving(self, options: WorkerOptions) -> Declared:
-        """The same, with a dedicated lane for each task that this worker caps."""
+        """A copy with a dedicated lane for each task that this worker caps."""
         capped = options.task_slots
         if not capped:
             return self
@@ -83,7 +83,7 @@ class Declarations:
             self._outdated.set()
 
     def change(self, declared: Declared) -> None:
-        """Reloaded code declares this."""
+        """Switch to the declarations of reloaded code."""
         if declared != self._declared or self._unknown.caps:  # unknown tasks may be known now
             self._declared = declared
             self._outdated.set()

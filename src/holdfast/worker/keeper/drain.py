@@ -35,7 +35,7 @@ class Drain:
     ) -> None:
         self._store, self._signals, self._exchange = store, signals, exchange_loop
         self._sweeper, self._queues = sweeper, queues
-        self._refused = 0  # consecutive checks that found ready jobs which no claim brings
+        self._refused = 0  # consecutive checks that found ready jobs although claims return none
         self._tries = 0
         self._count_limit = AdaptiveLimit(1)  # counting cannot be made smaller, only more patient
 

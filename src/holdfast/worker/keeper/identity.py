@@ -101,7 +101,7 @@ def _start_ticks(pid: int) -> int | None:
     return None if found is None else int(found[_START_TICKS])
 
 
-_STATE, _THREADS, _START_TICKS = 0, 17, 19  # places in what _stat returns; the start is in ticks since boot
+_STATE, _THREADS, _START_TICKS = 0, 17, 19  # indexes into the fields of _stat; the start is in ticks since boot
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -247,7 +247,7 @@ class LeaseRenewer:
         # Skip leases whose handler has ended: the reply to their settlement decides. An exchange that overtook this
         # renewal may already have settled them.
         busy = self._ledger.busy
-        # Nor those whose handlers settle them by themselves: they may just have done so, and are about to return.
+        # Also skip those whose handlers settle them: they may just have done so, and are about to return.
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
         lost += [lease for lease in self._ledger.superseded(leases) if lease.token in busy]
         lost = [lease for lease in lost if lease.token not in self._signals.settling]
@@ -336,7 +336,7 @@ class Ledger:
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
         self._bytes_limit = AdaptiveLimit(BATCH_BYTES_MAX, BATCH_BYTES_MIN)
-        self.slots = slots  # may change; handlers in slots that are no longer used are not interrupted
+        self.slots = slots  # may change; if it shrinks, running handlers are not interrupted
         self._slots_by_queue, self._slots_by_task = slots_by_queue, slots_by_task or {}
 
     @property
@@ -362,7 +362,7 @@ class Ledger:
         return {task: max(0, cap - taken[task]) for task, cap in self._slots_by_task.items()}
 
     def _first(self) -> Iterable[Lease]:
-        """Those that are busy, one for each slot."""
+        """The busy leases, one for each slot."""
         together = self.together
         if not together.of:
             return self.busy.values()
@@ -417,8 +417,8 @@ class Ledger:
         return most
 
     def newest(self) -> dict[str, Lease]:
-        """The newest lease of each job. If this worker was given a job again whose lost lease it had not yet noticed,
-        there are two of it, and the store's answers, which name jobs, are about the newer one."""
+        """The newest lease of each job. There are two if this worker was given a job again before it noticed that the
+        first lease was lost; the store's replies name jobs, and are then about the newer lease."""
         return {lease.id: lease for lease in self.leases.values()}
 
     def superseded(self, newest: Mapping[str, Lease]) -> list[Lease]:
@@ -428,7 +428,7 @@ class Ledger:
     def lose_all(self, settling: Container[str]) -> list[Lease]:
         """The worker's row is gone and every lease with it. Return the leases it had.
 
-        Of those whose handlers ended them by transactions of their own, and that are yet to be read, that decides.
+        Leases that handlers settle in their own transactions are kept until it has been read whether they did.
         """
         self.settlements = [one for one in self.settlements if one.token in settling]
         kept = {one.token: self.leases[one.token] for one in self.settlements if one.token in self.leases}

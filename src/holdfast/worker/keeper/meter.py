@@ -1,7 +1,7 @@
 """The meter: what one worker has done since it started, for a monitoring system to read (`--metrics-port`).
 
-Made only if somebody asks for it. The keeper's parts count into it on the keeper's loop, and it is copied there, so it
-has no lock. Numbers only grow, and how many names it counts separately is bounded. It never calls the store.
+Created only if it is used. The keeper's parts count into it on the keeper's loop, and it is copied there, so it
+needs no lock. Counters only grow, and the number of names counted separately is bounded. It never calls the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Durations:
 
 
 class Calls:
-    """Calls of one verb: how many, how long together, how many of them failed."""
+    """Calls of one verb: how many, their total time, and how many failed."""
 
     __slots__ = ("errors", "number", "seconds")
 
@@ -52,7 +52,7 @@ class Calls:
 
 
 class Meter:
-    """A worker's numbers since it started."""
+    """A worker's counters since it started."""
 
     def __init__(self) -> None:
         self.ended: dict[tuple[str, str, str], int] = {}  # by queue, task, outcome
@@ -61,11 +61,11 @@ class Meter:
         self.stalls: dict[Pair, int] = {}
         self.lost: dict[Pair, int] = {}
         self.calls: dict[str, Calls] = {}  # by verb of the contract
-        self._pairs: dict[Pair, Pair] = {}  # how each is counted
+        self._pairs: dict[Pair, Pair] = {}  # the pair under which each is counted
         self._queues: set[str] = set()
 
     def copy(self) -> Meter:
-        """The numbers as they are now, to be read elsewhere."""
+        """A copy of the current counters, for other threads."""
         new = Meter()
         new.ended, new.stalls, new.lost = self.ended.copy(), self.stalls.copy(), self.lost.copy()
         new.waits = {pair: durations.copy() for pair, durations in self.waits.items()}
@@ -76,14 +76,14 @@ class Meter:
     # ------------------------------------------------------------------ counting, on the keeper's loop
 
     def expect(self, pairs: Iterable[Pair]) -> None:
-        """Count these queues and tasks from 0 on: a monitor misses the first increase of what was not there before."""
+        """Start these queues and tasks at 0: a monitoring system misses the first increase of a new series."""
         for queue, task in pairs:
             self._durations(self._pair(queue, task))
 
     def settled(self, leases: Sequence[Lease], outcome: str, ended: float) -> None:
         """The store accepted these outcomes, which the keeper had at `ended` by the store's clock.
 
-        It runs for every job: leases of one queue and task, which mostly come together, share all look-ups.
+        It runs for every job, so leases of one queue and task, which usually come together, share their look-ups.
         """
         for (queue, task), some in groupby(leases, _queue_and_task):
             self._settled(self._pair(queue, task), list(some), outcome, ended)
@@ -102,7 +102,7 @@ class Meter:
             self.stalls[pair] = self.stalls.get(pair, 0) + len(leases)
 
     def recovered(self, queue: str, task: str, outcome: str) -> None:
-        """This worker ended a lease of another one that stalled."""
+        """This worker recovered a stalled lease of another worker."""
         pair = self._pair(queue, task)
         self._count(pair, outcome)
         self.stalls[pair] = self.stalls.get(pair, 0) + 1

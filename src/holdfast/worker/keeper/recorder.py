@@ -1,7 +1,7 @@
-"""Writes what this worker counted and saw (the journal in runners.py) into the store, once a second, in one small call.
+"""Writes this worker's counts and events (the journal in runners.py) into the store, once a second, in one small call.
 
-Run by the keeper, beside the exchange loop. Never in the way of a settlement: what the store does not take is kept for
-the next call, all of it bounded, and what a killed worker had not written is lost.
+Run by the keeper beside the exchange loop; it never delays a settlement. What the store does not accept is kept for
+the next call, within bounds; what a killed worker had not written is lost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Recorder:
             failed = 0 if await self.flush() else failed + 1
 
     async def flush(self) -> bool:
-        """Write what was counted and seen. Return False if the store did not take it; then it is tried again."""
+        """Write the pending counts and events. Return False if the store did not accept them; the next call retries."""
         if not self._journal.on:
             return True
         try:
@@ -72,7 +72,7 @@ class Recorder:
         return recording
 
     async def _look_for_drained(self) -> None:
-        """Say which queues are empty, of those whose jobs this worker ended since. It looks only while idle."""
+        """Emit QueueDrained for queues that are empty now and whose jobs this worker ended. Looks only while idle."""
         if self._signals.claim_due or self._signals.ended or self._runners.running():
             return
         for queue in list(self._journal.busy_queues)[:LOOKS_MAX]:

@@ -35,7 +35,7 @@ class Pending:
         self.text: str | None = None
         self.lines: list[str] = []
         self.slow_until = 0.0  # requested pause of its queue, on time.monotonic()
-        self.settles = False  # it settles itself, in a transaction of its own
+        self.settles = False  # the handler settles its job in its own transaction
 
     @property
     def slow_for(self) -> float:
@@ -47,7 +47,7 @@ class Reports:
     """Reports that the store does not have yet; the latest progress wins.
 
     `on_due` is called, in the thread that reports, with the seconds after which all pending reports are to be taken:
-    once for the first of them, and at once for one that cannot wait. So nothing runs while nobody reports.
+    once for the first of them, and immediately for one that cannot wait. So nothing runs while no handler reports.
     """
 
     def __init__(self, on_due: Callable[[float], object] = lambda seconds: None) -> None:

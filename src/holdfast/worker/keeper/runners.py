@@ -1,8 +1,8 @@
-"""What the keeper and its runners are to each other: `Runners`, which the keeper calls, and `Signals`, which they set.
+"""The interface between the keeper and its runners: `Runners`, which the keeper calls, and `Signals`, which they set.
 
 Runners has two implementations: `InProcessRunners` here, for the embedded worker, and processes/pool.py, with a guard
-over processes. It also has the log lines and events about leases, which both share. Nothing here waits for a runner,
-which a handler may be blocking.
+over processes. It also has the log lines and events about leases, which both share. Nothing here waits for a runner:
+a handler may be blocking it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ LOOK_EVERY_SECONDS = 0.25
 
 
 CELLS_MAX = 500  # queues, tasks and outcomes counted in one recording; further ones are counted as task OTHER
-EVENTS_MAX = 200  # in one recording; more are dropped, counted and said
-COMMON_MAX = 100  # of these, starts and successes
-RARE_MAX = 50  # beyond these, events about no single job
+EVENTS_MAX = 200  # in one recording; further ones are dropped, and the recording says how many
+COMMON_MAX = 100  # of these at most, starts and successes
+RARE_MAX = 50  # in addition: events that are not about a single job
 _COMMON = frozenset({"started", "succeeded", "progress"})
 
 _OUTCOMES = {
@@ -66,7 +66,7 @@ _OUTCOMES = {
 
 
 class Cell:
-    """Attempts of one task in one queue that ended one way: how many waited and ran how long, by bucket."""
+    """Attempts of one task in one queue with the same outcome: histograms of how long they waited and ran."""
 
     __slots__ = ("runs", "waits")
 
@@ -83,7 +83,7 @@ def _trimmed(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 class Journal:
-    """Counts and events since the last recording. With a meter, it also counts there, whether or not it is on."""
+    """Counts and events since the last recording. A meter, if there is one, is updated even while recording is off."""
 
     def __init__(self) -> None:
         self.on = True
@@ -100,7 +100,7 @@ class Journal:
 
     @property
     def counts(self) -> bool:
-        """Whether anybody wants to know how attempts ended."""
+        """Whether outcomes are counted at all."""
         return self.on or self.meter is not None
 
     def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
@@ -113,7 +113,7 @@ class Journal:
     def settled(self, leases: Sequence[Lease], ending: Ending, ended_at: float) -> None:
         """The store accepted these outcomes, which this keeper had at `ended_at` (steady).
 
-        It runs for every job, so leases of one task or of one claim, which mostly come together, share a look-up.
+        It runs for every job, so leases of one task or one claim, which usually come together, share a look-up.
         """
         outcome, ended = _OUTCOMES[ending], ended_at - (self._offset or 0.0)
         if self.meter is not None:
@@ -137,7 +137,7 @@ class Journal:
             waits[bisect_left(BOUNDS, started_at - lease.due_at)] += 1
 
     def recovered(self, ends: Sequence[Recovered]) -> None:
-        """This worker ended leases of others that stalled."""
+        """This worker recovered stalled leases of others."""
         for end in ends:
             if end.counted:
                 outcome = end.state.value if end.state in (State.DEAD, State.CANCELLED) else "stalled"
@@ -171,7 +171,7 @@ class Journal:
     # ------------------------------------------------------------------ events
 
     def seen(self, *found: events.Event) -> None:
-        """Keep events for those who follow; beyond the bound they are only counted."""
+        """Keep events for the next recording; beyond the bound they are only counted."""
         if not self.on:
             return
         for event in found:
@@ -185,18 +185,18 @@ class Journal:
 
     @property
     def room(self) -> int:
-        """How many more starts and successes are kept: check before building an event for each job."""
+        """How many more start and success events fit: check before building an event for each job."""
         return COMMON_MAX - self._common if self.on else 0
 
     def drop(self, name: str, number: int) -> None:
-        """Events that were not built because there is no room for them."""
+        """Count events that were not built because there is no room for them."""
         if self.on and number > 0:
             self._dropped[name] = self._dropped.get(name, 0) + number
 
     # ------------------------------------------------------------------ handing over
 
     def take(self, worker: str, number: int) -> Recording | None:
-        """What was counted and seen, as that worker's recording of that number; None if there is nothing."""
+        """Take out the counts and events as that worker's recording of that number; None if there are none."""
         if not (self._cells or self._counted or self._seen or self._dropped):
             return None
         if self._dropped:
@@ -215,7 +215,7 @@ class Journal:
         return recording
 
     def _rolled_up(self) -> tuple[list[Rollup], dict[str, Rollup]]:
-        """The cells, each by itself and summed by outcome."""
+        """The cells as roll-ups, one each and one sum per outcome."""
         found: list[Rollup] = []
         total: dict[str, Rollup] = {}
         for (queue, task, outcome), cell in self._cells.items():
@@ -248,7 +248,7 @@ class JobLog:
         self._offset = 0.0  # the keeper's steady clock minus the store's, as of the latest claim
         self._second = 0.0  # when the current second of the bound began
         self._left = LINES_PER_SECOND
-        self._more: Counter[tuple[str, str]] = Counter()  # (what, task): jobs without a line of their own
+        self._more: Counter[tuple[str, str]] = Counter()  # (what, task): jobs that were not logged one by one
 
     def started(self, leases: Sequence[Lease]) -> None:
         """Leases arrived and start now."""
@@ -271,7 +271,7 @@ class JobLog:
             self._sum_up("succeeded", leases[room:])
 
     def ended(self, lease: Lease, settlement: Settlement, ended_at: float) -> None:
-        """The store accepted another outcome than a success."""
+        """The store accepted an outcome other than success."""
         run, ending = self._run(lease, settlement.ran, ended_at), settlement.ending
         if ending is Ending.RETRY:
             if self._failures:
@@ -292,7 +292,7 @@ class JobLog:
             logs.job_summed_up(counts, self._clock.steady() - self._second)
 
     def _run(self, lease: Lease, ran: float | None, ended_at: float) -> float:
-        """How long the handler ran; of one whose process died, the time since its lease."""
+        """How long the handler ran; if its process died, the time since it was leased."""
         return ran if ran is not None else max(0.0, ended_at - self._offset - lease.started_at)
 
     def _room(self, wanted: int) -> int:
@@ -320,7 +320,7 @@ class JobLog:
 
 
 class Signals:
-    """What runners and the keeper's parts tell the keeper's loops, without knowing them.
+    """How runners and the keeper's parts notify the keeper's loops, without depending on them.
 
     Created by the worker, given to its runners and its keeper. `post`, `report_within` and `call` are thread-safe;
     everything else is for the keeper's loop.
@@ -356,7 +356,7 @@ class Signals:
             self.call(self.wake.set)
 
     def report_within(self, seconds: float) -> None:
-        """Have pending reports written after this time."""
+        """Have pending reports written within this time."""
         self.call(lambda: asyncio.get_running_loop().call_later(seconds, self.reports_due.set))
 
     def call(self, what: Callable[[], object]) -> None:
@@ -380,8 +380,8 @@ class Signals:
 
 
 class Limited(NamedTuple):
-    """Queues and tasks under a limit or rate, by the declarations of the code: claimed ahead, their jobs would count
-    without running."""
+    """Queues and tasks for which the code declares a limit or rate. Their jobs are not claimed ahead: they would count
+    against it without running."""
 
     queues: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
@@ -409,12 +409,12 @@ class Runners(ABC):
         self.worker = ""  # the worker's id
         self.name = ""  # the worker's name
         self.priority: tuple[int, int] | None = None  # of the jobs it takes
-        self.slots_from = ""  # why it has as many slots, see WorkerStatus
-        self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
-        self.catches_all = False  # a task of this code gets the jobs of unknown ones
+        self.slots_from = ""  # where its number of slots comes from, see WorkerStatus
+        self.unknown: tuple[str, ...] = ()  # tasks of claimed jobs that this code does not have
+        self.catches_all = False  # this code has a catch-all task for jobs of unknown tasks
         self.broken = False  # no job can be run any more
         self.limited = Limited()
-        self.exchange_seconds = 0.0  # how long an exchange that claims takes, by the latest ones
+        self.exchange_seconds = 0.0  # recent average duration of an exchange that claims
         self.group_prefetch: Mapping[str, int] = {}  # by queue, where it is above 1
         self.batches = BatchPlan()
         self.gathered = Gathered(signals.post)
@@ -434,15 +434,15 @@ class Runners(ABC):
         """How many of the `free` slots could start a job now."""
 
     def queued(self) -> int:
-        """How many jobs wait in the runners for a slot: they were claimed ahead."""
+        """How many jobs that were claimed ahead wait in the runners for a slot."""
         return 0
 
     def ahead(self, now: int) -> int:
-        """How many jobs a claim may bring beyond `now`, those that can start at once: they soon can."""
+        """How many jobs a claim may return beyond the `now` that can start immediately: they soon can."""
         return 0
 
     def lasts(self) -> float:
-        """For how many seconds no slot will be free, by the latest run times: 0 if one is, or nothing is queued."""
+        """Estimated seconds until a slot is free, from recent run times: 0 if one is free, or nothing is queued."""
         return 0.0
 
     def sending(self) -> bool:
@@ -450,25 +450,25 @@ class Runners(ABC):
         return False
 
     def chaining(self) -> tuple[int, float | None]:
-        """How many chained jobs a claim may bring, and how long a job runs by the latest ones (None: not known)."""
+        """How many chained jobs a claim may return, and how long a job has recently taken (None: not known)."""
         return CHAINED_MAX, None
 
     @abstractmethod
     def give_back_queued(self) -> None:
-        """Release the jobs that were claimed ahead or are behind another one in a chain, and have not begun."""
+        """Release the jobs that have not begun: those claimed ahead, and those behind another one in a chain."""
 
     @abstractmethod
     def most_by_task(self) -> Mapping[str, int]:
-        """Per-task maximum for the next claim. Contains only tasks with a limited number of slots."""
+        """Per-task maximum for the next claim, only for tasks with a limited number of slots."""
 
     @abstractmethod
     def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
-        """Whether a claim with these caps that brought these leases may have left jobs for an immediate next one."""
+        """Whether a claim with these caps and this result may have left jobs that another claim would return now."""
 
     @abstractmethod
     def start(self, leases: Sequence[Lease], now: int) -> None:
-        """Start up to `now` jobs at once and the others as soon as slots are free; chained ones, which follow directly
-        behind the one before them, when that has succeeded. Only the first of a chain counts."""
+        """Start up to `now` jobs immediately and the others as soon as slots are free. A chained lease directly follows
+        its predecessor in the list, starts when that has succeeded, and does not count."""
 
     @abstractmethod
     def start_batch(self, leases: Sequence[Lease]) -> None:
@@ -657,7 +657,7 @@ class InProcessRunners(Runners):
         self._call(self._runner.deliver, seen)
 
     async def stacks(self) -> list[tuple[str, str]]:
-        """Of the handlers' loop and of every thread that runs a handler, here and now: a blocked loop shows, too."""
+        """The stacks of the handlers' loop and of every thread that runs a handler, even if the loop is blocked."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         shown = [self._runner.thread_id, *(one for one, name in names.items() if name.startswith("holdfast-handler"))]
         parts = [f"Thread {names.get(one, '')}\n{stack_of(one)}" for one in shown if one is not None]

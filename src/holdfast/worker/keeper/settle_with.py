@@ -1,7 +1,7 @@
 """Settles attempts whose handlers enqueued jobs, each in one step with those jobs, before the exchange with the rest.
 
-Called by the exchange loop. A job whose children the store refuses is buried in that exchange: trying again would most
-likely be refused again, and nobody else would hear of it.
+Called by the exchange loop. If the store refuses the new jobs, that exchange buries the job that enqueued them: a retry
+would most likely be refused again, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFUSALS = (JobNotFound, ParentNotFound, StateConflict, StoreSealed)
 
 
 async def settle_with(one: SettlementWithJobs, backend: Backend) -> Answer | HoldfastError:
-    """The store's answer, or why it refuses these jobs for good."""
+    """The store's answer, or the error with which it refuses these jobs permanently."""
     try:
         return await backend.settle_with(one, one.jobs)
     except REFUSALS as error:
@@ -38,9 +38,9 @@ def succeeded_under(lease: Lease | None, job: JobRecord | None) -> bool:
 
 
 async def committed(store: StoreClient, ends: Sequence[Settlement], leases: Mapping[str, Lease]) -> list[Settlement]:
-    """Which of these leases, by token, their handlers have ended by transactions of their own, as successes (R90).
+    """Which of these leases, by token, their handlers have settled as successes in their own transactions (R90).
 
-    Their jobs are removed only here if they are to be: until now they were what told.
+    Jobs that are not to be kept are removed only here: until now, the row was the proof that they had succeeded.
     """
     found = await store.call("ended", store.backend.ended([one.id for one in ends]))
     done = [
@@ -48,7 +48,7 @@ async def committed(store: StoreClient, ends: Sequence[Settlement], leases: Mapp
     ]
     removed = [one.id for one in done if one.retain == REMOVED]
     if removed:
-        with suppress(HoldfastError):  # they are kept for a while then, as those of a worker that ends here are
+        with suppress(HoldfastError):  # then they are kept for a while, like those of a worker that is killed here
             await store.call("remove_settled", store.backend.remove_settled(removed))
     return done
 
@@ -60,7 +60,7 @@ def unreleased(release: Release) -> Settlement:
 
 
 def refused(one: Settlement, error: HoldfastError) -> Settlement:
-    """The end of an attempt whose jobs the store refuses: the job is dead, and says why."""
+    """The settlement of an attempt whose jobs the store refuses: the job is buried with the reason."""
     text = bounded(f"the jobs it enqueued could not be stored: {error_text(error)}", TEXT_CHARS_MAX)
     failure = Failure(reason="refused", type=dotted(error), text=text)
     return Settlement(
@@ -69,17 +69,17 @@ def refused(one: Settlement, error: HoldfastError) -> Settlement:
 
 
 class ExchangeWithJobs:
-    """An exchange of which some settlements have jobs to store. It is repeated until it is answered."""
+    """An exchange in which some settlements have jobs to store. It is repeated until the store has replied."""
 
     def __init__(self, backend: Backend, runners: Runners, doubtful: set[str]) -> None:
         self._backend, self._runners = backend, runners
-        self._doubtful = doubtful  # tokens of settlements that an unanswered call may have carried out
-        self._answered: dict[str, Answer] = {}  # by token, until the whole exchange is answered
+        self._doubtful = doubtful  # tokens of settlements that a call without a reply may have applied
+        self._answered: dict[str, Answer] = {}  # by token, until the whole exchange has a reply
 
     async def exchange(
         self, settlements: list[Settlement], releases: Sequence[Release], request: ClaimRequest
     ) -> Exchanged:
-        """Settle what has jobs, then exchange. A refused settlement is replaced in the list by one that buries."""
+        """Store the settlements with jobs, then exchange. A refused one is replaced in the list by one that buries."""
         await asyncio.gather(
             *(
                 self._settle(settlements, place, one)
@@ -98,7 +98,7 @@ class ExchangeWithJobs:
 
     async def _settle(self, settlements: list[Settlement], place: int, one: SettlementWithJobs) -> None:
         doubtful = one.token in self._doubtful
-        self._doubtful.add(one.token)  # until it is answered
+        self._doubtful.add(one.token)  # until there is a reply
         answer = await settle_with(one, self._backend)
         if not doubtful:
             self._doubtful.discard(one.token)
@@ -110,7 +110,7 @@ class ExchangeWithJobs:
             self._tell(one)
 
     def _tell(self, one: SettlementWithJobs) -> None:
-        """Emit `enqueued` for what must be new: a job with a key may have been kept out by another."""
+        """Emit `enqueued` for jobs that are certainly new: one with a key may be a duplicate."""
         fresh = [job for job in one.jobs if job.key is None]
         self._runners.emit(
             *(events.Enqueued(job_id=job.id, task=job.task, queue=job.queue, group=job.group) for job in fresh)

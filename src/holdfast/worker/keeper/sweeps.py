@@ -26,7 +26,7 @@ class Sweeper:
 
     def __init__(self, store: StoreClient, runners: Runners, signals: Signals) -> None:
         self._store, self._runners, self._signals = store, runners, signals
-        self._failed = 0  # passes in a row
+        self._failed = 0  # failed passes in a row
         self.swept_at: dict[str, float] = {}  # by sweep: when it last ended well (steady)
         self._promote_limit = AdaptiveLimit(PROMOTE_LIMIT)
         self._recover_limit = AdaptiveLimit(RECOVER_LIMIT)

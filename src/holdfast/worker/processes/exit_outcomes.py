@@ -25,7 +25,7 @@ class CrashOutcomes:
 
     ended: list[Ended] = field(default_factory=list)
     failed_by_kill: list[tuple[Lease, Outcome]] = field(default_factory=list)  # their task's retry policy decides
-    crashed: list[tuple[Lease, float, str]] = field(default_factory=list)  # seconds it ran, what becomes of it
+    crashed: list[tuple[Lease, float, str]] = field(default_factory=list)  # seconds it ran, what happens to it next
     how: str = ""  # how the runner ended
 
 
@@ -68,7 +68,7 @@ def outcomes_after_exit(
 
 def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, stacks: str) -> Settlement:
     lease = job.lease
-    text = f"{runner.where()} {how} {seconds:.1f} s into the attempt, without a result"
+    text = f"{runner.where()} {how}, {seconds:.1f} s into the attempt and without a result"
     return Settlement(
         id=lease.id,
         token=lease.token,
@@ -79,8 +79,8 @@ def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, sta
 
 
 def _after_crash(lease: Lease, *, alone: bool) -> str:
-    """What becomes of a job whose process died, in words."""
+    """What happens to a job whose process died, in words."""
     if state_after_crash(lease, alone=alone) == "dead":
-        return f"dead, `holdfast job {lease.id}` shows more"
-    count = f"stall {lease.stalls + 1} of at most {lease.max_stalls}" if alone else "it shared its process"
-    return f"runs again, alone in a process ({count})"
+        return f"it is dead now; `holdfast job {lease.id}` shows more"
+    count = f"stall {lease.stalls + 1} of at most {lease.max_stalls}" if alone else "it shared the process"
+    return f"it runs again, alone in a process ({count})"

@@ -260,7 +260,7 @@ class Guard:
             os.dup2(fd, FIRST_FD + offset, inheritable=True)
         if speaks:  # a dedicated runner adopts its job's orphans, so that they can be counted and found
             self.kernel.prctl(_SUBREAPER, 1)
-            os.dup2(2, FIRST_FD + len(high) - 1)  # the pipe is its output; in its place it has the worker's log
+            os.dup2(2, FIRST_FD + len(high) - 1)  # keep the worker's stderr; the pipe replaces it below
             os.dup2(high[-1], 1)
             os.dup2(high[-1], 2)
         os.execve(words[0], words, environment)  # noqa: S606 - the keeper's own interpreter

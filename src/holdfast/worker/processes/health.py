@@ -34,7 +34,7 @@ class Page:
 
 
 class ReportPort(ABC):
-    """A tiny HTTP server for reports that are made at once, from memory."""
+    """A tiny HTTP server for reports that are built from memory, without waiting."""
 
     what: ClassVar[str]
 
@@ -106,16 +106,16 @@ class HealthPort(ReportPort):
 
 
 class MetricsPort(ReportPort):
-    """/metrics has the worker's numbers as text, for Prometheus.
+    """/metrics has the worker's metrics as text, for Prometheus.
 
-    It is written in a thread: the 5,000 lines of a hundred tasks take longer than the keeper's loop should wait.
+    The text is built in a thread: the 5,000 lines of a hundred tasks would hold up the keeper's loop for too long.
     """
 
     what = "metrics"
 
     def __init__(self, look: Callable[[], Callable[[], bytes]]) -> None:
         super().__init__()
-        self._look = look  # called on the loop; what it returns writes the text elsewhere
+        self._look = look  # called on the loop; returns a function that builds the text, called in a thread
 
     async def _page(self, path: bytes) -> Page | None:
         if path != b"/metrics":

@@ -71,7 +71,7 @@ class Pool(Runners):
         self._lost: dict[str, RunnerProcess] = {}  # job id → runner in which a lost attempt is still running
         self._isolated_slots = IsolatedSlots()
         self._failed_by_kill: dict[str, _KilledJob] = {}  # by token: failed by a kill, retry policy not yet applied
-        self._run_seconds: float | None = None  # how long a job runs, by the latest ones; None: not known yet
+        self._run_seconds: float | None = None  # mean run time of recent jobs; None: not known yet
 
     async def open(self) -> protocol.Hello:
         """Start the guard and the first runner; the others follow."""
@@ -107,7 +107,7 @@ class Pool(Runners):
         return sum(self._room_ahead(runner, share) for runner, share in zip(runners, shares, strict=True))
 
     def lasts(self) -> float:
-        if not self.queued():  # nothing was claimed ahead: an outcome need not wait for others
+        if not self.queued():  # nothing was claimed ahead: send outcomes immediately
             return 0.0
         seconds, now = self._run_seconds or 0.0, self._clock.steady()
         return min((runner.lasts(seconds, now) for runner in self._ready()), default=0.0)
@@ -120,14 +120,14 @@ class Pool(Runners):
         return [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
 
     def _room_ahead(self, runner: RunnerProcess, share: int) -> int:
-        """How many jobs may be added to those that wait in a runner that gets `share` jobs to start at once: none if it
-        has slots left, as those would start, too."""
+        """How many more jobs may wait in a runner that gets `share` jobs to start immediately: none if it has slots
+        left, because they would start, too."""
         if share != runner.room:
             return 0
         return runner.room_ahead(self._ahead_max(runner), self._run_seconds or 0.0)
 
     def _ahead_max(self, runner: RunnerProcess) -> int:
-        """How many jobs may wait in a runner, by the latest run times unless the number is fixed."""
+        """How many jobs may wait in a runner: the configured number, else estimated from recent run times."""
         fixed = self.spawner.plan.prefetch
         if fixed is not None:
             return min(fixed, AHEAD_MAX)
@@ -140,8 +140,8 @@ class Pool(Runners):
                 self._end([Release(id=lease.id, token=lease.token) for lease in self.take_back(runner)])
 
     def check_queued(self, runner: RunnerProcess, now: float) -> None:
-        """Jobs claimed ahead wait for longer than they should: others may begin them sooner, and none are claimed ahead
-        until shorter jobs have ended."""
+        """Jobs claimed ahead have waited too long: other runners may begin them sooner. Claim none ahead until shorter
+        jobs have ended."""
         late = runner.unbegun(now - AHEAD_PATIENCE_SECONDS) if runner.queued else []
         if any(not self.follows(lease) for lease in late):
             self._run_seconds = max(self._run_seconds or 0.0, AHEAD_PATIENCE_SECONDS)
@@ -272,7 +272,7 @@ class Pool(Runners):
         return self.drawn(self.runner_views(), self.unbegun())
 
     async def stacks(self) -> list[tuple[str, str]]:
-        """Of all runners at once; one that is stuck in C code shows its Python stacks, too."""
+        """The stacks of all runners; a runner that is stuck in C code shows its Python stacks, too."""
         runners = [one for one in self.spawner.runners.values() if one.stage is not Stage.GONE]
         found = await asyncio.gather(*(self.monitor.stacks(one) for one in runners))
         return [(f"runner {one.pid}", text or "it did not answer") for one, text in zip(runners, found, strict=True)]
@@ -367,8 +367,8 @@ class Pool(Runners):
     def reroute(self, leases: Sequence[Lease]) -> None:
         """Re-dispatch reclaimed jobs to a runner with room; release the rest, and those of chains and batches.
 
-        Never to a runner that has not noticed yet that it lost one of them. With two copies under one token the first
-        would begin by the flag of the second, and its end would be taken for the second's.
+        Never to a runner that has not yet noticed that one of them was taken from it: with two copies under one token,
+        the first would begin on the second's flag, and its end would be taken for the second's.
         """
         single = [lease for lease in leases if not lease.chained and lease.task not in self.batches.by_task]
         avoid = [one for one in self.spawner.shared if any(lease.token in one.taken for lease in single)]
@@ -562,7 +562,7 @@ class Pool(Runners):
 
 
 def even_shares(rooms: Sequence[int], number: int) -> list[int]:
-    """Deal `number` out as evenly as the rooms allow; what does not fit is left over."""
+    """Distribute `number` as evenly as the rooms allow; what does not fit is left over."""
     shares = [0] * len(rooms)
     by_room = sorted(range(len(rooms)), key=lambda place: rooms[place])  # the small ones first: the rest can take more
     for done, place in enumerate(by_room):
@@ -582,7 +582,7 @@ class _KilledJob:
 
 
 class IsolatedSlots:
-    """How many jobs of each isolated task a claim may bring: the processes for isolated jobs are few and shared.
+    """How many jobs of each isolated task a claim may return: the processes for isolated jobs are few and shared.
 
     No I/O, no clock. A claim can cap each task but not several tasks together, so the free processes are distributed
     among the isolated tasks. The sum never exceeds the free processes: claimed jobs start at once, and the rest stays
@@ -602,7 +602,7 @@ class IsolatedSlots:
         return {task: each + ((number - first) % len(tasks) < odd) for number, task in enumerate(tasks)}
 
     def may_be_more(self, dealt: Mapping[str, int], claimed: Iterable[str]) -> bool:
-        """Whether an immediate second claim may bring jobs that this one left because of the per-task maximum.
+        """Whether a second claim right now may return jobs that this one left because of the per-task maximum.
 
         `claimed` are the tasks of the claimed jobs. False if no process is left, or if every task has had its chance
         without using all of its share; a new round begins then.

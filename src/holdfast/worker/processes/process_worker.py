@@ -47,7 +47,7 @@ STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALR
 
 @dataclass(frozen=True)
 class Metrics:
-    """Where to serve the worker's numbers, and how to write them: the meter, what probes see, and Keeper.ages."""
+    """Where to serve the worker's metrics, and how to format them: the meter, the probes' status and Keeper.ages."""
 
     host: str
     port: int
@@ -139,7 +139,7 @@ class ProcessWorker:
         return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
 
     def _numbers(self) -> Callable[[], bytes]:
-        """Look at the worker's numbers here; what is returned writes them, in any thread."""
+        """Snapshot the worker's metrics; the returned function formats them, in any thread."""
         if self._metrics is None or self._meter is None:
             return bytes
         ages = {} if self._keeper is None else self._keeper.ages()
@@ -226,7 +226,7 @@ class ProcessWorker:
         return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
 
     def _slots(self, hello: protocol.Hello) -> int:
-        """Over all runners: as many as was asked for, or so many times what one of them says."""
+        """Slots of all runners: as configured, else the number of runners times what one of them reports."""
         return self._plan.slots or hello.slots * self._plan.runners
 
     def _learn(self, hello: protocol.Hello) -> None:
@@ -236,15 +236,15 @@ class ProcessWorker:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Imports that need not come before the first runner's: the keeper's engine and the store's driver. Importing them while
-# the runner imports the app is a good part of the time from start to the first job.
+# Imports that can wait until the first runner has been started: the keeper's engine and the store's driver. Doing this
+# while the runner imports the app saves a good part of the time from start to the first job.
 
 
 _LIKELY = re.compile(rb"\b(sqlite|postgres|redis|valkey)[a-z]*(?:\+[a-z]+)?://")
 
 
 def likely_scheme(plan: Plan) -> str:
-    """What the runner will probably say its store is: a hint from the options, the environment, or the app's file."""
+    """A guess at the runner's store, from the options, the environment or the app's file."""
     url = plan.url or os.environ.get("HOLDFAST_URL")
     if url:
         return url.partition("://")[0].lower()
@@ -260,7 +260,7 @@ def likely_scheme(plan: Plan) -> str:
 
 
 def import_engine(scheme: str) -> None:
-    """Import the keeper and, as far as it can be guessed, the store: whatever is wrong shows when it is opened."""
+    """Import the keeper and, if it can be guessed, the store. Errors are ignored here: opening the store shows them."""
     from ..keeper import keeper  # noqa: F401
 
     with suppress(Exception):

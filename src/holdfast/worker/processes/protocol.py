@@ -35,9 +35,9 @@ FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from th
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
 FRAME_ITEMS_MAX = 10_000
-START_BYTES_TARGET = 1 << 19  # of arguments in one frame: so much is copied within the processor's cache
-READ_BYTES = 1 << 16  # of a reader's buffer, unless a frame is larger
-READ_BYTES_KEPT = 1 << 20  # a larger buffer is given up after its frame
+START_BYTES_TARGET = 1 << 19  # of arguments in one frame: fits into the processor's cache while it is copied
+READ_BYTES = 1 << 16  # size of a reader's buffer, unless a frame is larger
+READ_BYTES_KEPT = 1 << 20  # a larger buffer is freed after its frame
 _MARK = 0x7466_6468  # magic number, "hdft" in memory: rejects data that is not a frame
 _HEAD = struct.Struct("<II")  # magic number, bytes that follow
 HEAD_BYTES = _HEAD.size
@@ -60,12 +60,12 @@ class Setup(Frame, frozen=True, tag=1):
     imports: tuple[str, ...]
     url: str | None  # overrides the app's store
     slots: int | None  # None: as many as suit the tasks of `queues`
-    queues: tuple[str, ...] | None  # that the worker serves; None: those of its tasks
+    queues: tuple[str, ...] | None  # the queues the worker serves; None: those of its tasks
     dedicated: bool  # runs one job at a time, alone
     unknown_delay: float
     log_level: str
     log_format: str
-    timeout: float | None = None  # of tasks without one of their own
+    timeout: float | None = None  # for tasks that set none
 
 
 class Start(Frame, frozen=True, tag=2):
@@ -145,7 +145,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
 
     @property
     def batching(self) -> tuple[Sequence[str], str, int | None, float | None]:
-        """How its jobs are gathered, as `batch_plan` takes it."""
+        """How its jobs are batched, in the form that `batch_plan` takes."""
         return (self.name, *self.aliases), self.queue, self.batch, self.batch_within
 
 
@@ -173,7 +173,7 @@ class Refused(Frame, frozen=True, tag=21):
 
 class Ended(Frame, frozen=True, tag=22):
     """Outcomes of handlers that have stopped. `gone`: there is nothing to send to the store; `unknown`: not started,
-    because the runner does not know their tasks. `seconds`: how long these handlers ran, all together. `with_jobs`:
+    because the runner does not know their tasks. `seconds`: the total run time of these handlers. `with_jobs`:
     successes whose handlers enqueued jobs."""
 
     settlements: list[Settlement]
@@ -193,7 +193,7 @@ class JobReport(Struct, frozen=True, array_like=True):
     text: str | None
     lines: list[str]
     slow_for: float = 0.0  # requested slow-down of its queue, in seconds
-    settles: bool = False  # it settles itself, in a transaction of its own
+    settles: bool = False  # the handler settles its job in its own transaction
 
 
 class Reported(Frame, frozen=True, tag=23):
@@ -225,7 +225,7 @@ def pack(frames: Iterable[Frame]) -> bytearray:
 
 
 def append(packed: bytearray, frame: Frame) -> None:
-    """Encode a frame behind others, without a copy of it in between."""
+    """Append an encoded frame without an intermediate copy."""
     start = len(packed)
     packed += _NO_HEAD
     _encoder.encode_into(frame, packed, -1)
@@ -233,8 +233,8 @@ def append(packed: bytearray, frame: Frame) -> None:
 
 
 def start_frames(flags: list[int], leases: Sequence[Lease]) -> Iterator[Start]:
-    """Split jobs with large arguments into several frames: a runner starts the first while it is sent the next. A chain
-    stays in one."""
+    """Split jobs with large arguments into several frames, so that the runner starts the first while the next is sent.
+    A chain is never split."""
     first = size = 0
     for number, lease in enumerate(leases):
         own = len(lease.args)
@@ -300,7 +300,7 @@ def report_frames(reports: Sequence[JobReport]) -> Iterator[Reported]:
 
 
 class Reader:
-    """Assembles frames from a byte stream, in a buffer that is used again: what is decoded must not refer to it."""
+    """Assembles frames from a byte stream. The buffer is reused, so decoded values must not refer to it."""
 
     def __init__(self, kind: object, most: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
@@ -314,7 +314,7 @@ class Reader:
         return self._need - self._have
 
     def space(self) -> memoryview:
-        """Where the next bytes go. Of a large frame no more than the rest of it: nothing behind it must be moved."""
+        """Where the next bytes go. For a large frame, no more than its rest, so nothing after it has to be moved."""
         return self._buffer[self._have : self._need if self._need > READ_BYTES else len(self._buffer)]
 
     def received(self, count: int) -> list[object]:
@@ -352,7 +352,7 @@ class Reader:
     def _decode(self, view: memoryview) -> object:
         try:
             return self._decoder.decode(view)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # invalid UTF-8 comes as it is
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # not all are MsgspecErrors
             text = f"a frame cannot be read: {error}. Keeper and runner must be of one version."
             raise ConfigurationError(text) from None
 

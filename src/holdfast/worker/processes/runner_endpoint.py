@@ -49,11 +49,11 @@ def listen_for_dumps(dump_fd: int) -> None:
 
 
 def slots_for(app: HostApp, chosen: int | None, queues: Sequence[str] | None) -> tuple[int, SlotsFrom]:
-    """How many jobs a runner of a worker for these queues (None: all) runs at once, and why so many.
+    """How many jobs a runner of a worker for these queues (None: all) runs at once, and where the number comes from.
 
-    A coroutine that waits costs little, a thread a stack and often a connection. So if nobody chose a number, it is
-    larger if no job that comes here needs a thread: all tasks of the served queues, and the catch-all, are async.
-    Isolated tasks do not count, as they run elsewhere. Batch handlers do: a slot of theirs holds many jobs.
+    A waiting coroutine costs little; a thread costs a stack and often a connection. So the default is higher if no job
+    that comes here needs a thread: all tasks of the served queues, and the catch-all, are async. Isolated tasks do not
+    count, because they run elsewhere. Batch handlers do: each of their slots holds many jobs.
     """
     if chosen is not None:
         return chosen, "option"
@@ -112,7 +112,7 @@ class RunnerEndpoint(asyncio.BufferedProtocol):
             Resources() if resources is None else resources,
         )
         self._limits = Limits() if setup.dedicated else None
-        self._output = sys.stdout  # as the app left it
+        self._output = sys.stdout  # as the app has set it
         self._reader = protocol.from_keeper()
         self._transport: asyncio.Transport | None = None
         self._flags: dict[str, int] = {}  # by token

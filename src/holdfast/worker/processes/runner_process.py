@@ -30,16 +30,16 @@ from .protocol import BeginFlags, make_file
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
 AHEAD_SECONDS = 0.02  # jobs claimed ahead should begin within this time
-AHEAD_SECONDS_MAX = 0.1  # … where exchanges are slow, one per slot may take longer, but no longer than this
-AHEAD_EXCHANGES = 10  # a slot that waits for an exchange loses a tenth of the time of jobs that run for as long as this
-FLAGS_READ_SECONDS = 0.001  # of jobs shorter than this, what a runner reports tells enough about how many wait
-FLAGS_READ_MAX = 64  # … and of more jobs than this
-BATCHED_MAX = 4000  # jobs that it may hold besides the first of each batch
+AHEAD_SECONDS_MAX = 0.1  # … if exchanges are slow, one job per slot may wait longer, up to this
+AHEAD_EXCHANGES = 10  # claim ahead for jobs shorter than this many exchanges: an idle slot would lose a tenth or more
+FLAGS_READ_SECONDS = 0.001  # do not read the begin flags of jobs shorter than this: the runner's reports are enough
+FLAGS_READ_MAX = 64  # … nor of more jobs than this
+BATCHED_MAX = 4000  # jobs that it may hold, not counting the first of each batch
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
-TELL_FRAMES_MAX = 64  # a runner that has not read so many frames is sent no more events
-SENDING_FRAMES = 3  # a runner for which so many frames wait needs no more jobs yet
-SOCKET_BYTES = 1 << 20  # asked for; the system may allow less
+TELL_FRAMES_MAX = 64  # send no more events to a runner that has this many frames unread
+SENDING_FRAMES = 3  # send no more jobs to a runner that has this many frames unread
+SOCKET_BYTES = 1 << 20  # requested; the system may allow less
 WRITE_BYTES_TARGET = 1 << 16  # frames are written together up to this size
 
 
@@ -105,7 +105,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outbox: deque[protocol.Frame] = deque()
         self._flushing = False
-        self._full = False  # the socket takes no more for now
+        self._full = False  # the socket's buffer is full
         self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
@@ -163,7 +163,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
 
     @property
     def queued(self) -> int:
-        """How many of its jobs wait there for a slot: they were claimed ahead."""
+        """How many of its jobs were claimed ahead and wait there for a slot."""
         return max(0, self._units - self.slots)
 
     @property
@@ -172,11 +172,11 @@ class RunnerProcess(asyncio.BufferedProtocol):
         return self.queued + self.chains.behind
 
     def waits(self, run_seconds: float) -> int:
-        """How many of its jobs wait for a slot now, if jobs run so long: it may report ends after the next began."""
+        """How many of its jobs wait for a slot now, given their run time: a runner may report an end late."""
         return max(0, self._units - max(self.slots, len(self._begun(run_seconds))))
 
     def lasts(self, run_seconds: float, now: float) -> float:
-        """For how many seconds all its slots are taken, if jobs run for so long; 0 if one is free."""
+        """Estimated seconds until one of its slots is free, given the jobs' run time; 0 if one is."""
         if self._units < self.slots:
             return 0.0
         begun = self._begun(run_seconds)
@@ -184,8 +184,8 @@ class RunnerProcess(asyncio.BufferedProtocol):
         return run_seconds * self.waits(run_seconds) / self.slots + max(0.0, left)
 
     def _begun(self, run_seconds: float) -> list[float]:
-        """When its jobs began, of those that have, in about that order. None where flags tell too little for what it
-        costs to read them: many or very short jobs, which share exchanges anyway, and those in chains and batches."""
+        """When its jobs began, roughly in that order. Empty if reading the flags is not worth it: many or very short
+        jobs, which share exchanges anyway, and jobs in chains and batches."""
         if run_seconds < FLAGS_READ_SECONDS or len(self.jobs) > FLAGS_READ_MAX or self.chains.of or self.together.of:
             return []
         return [at for job in self.jobs.values() if (at := self.begun(job))]
@@ -221,7 +221,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
             self.send(frame)
 
     def give_batch(self, leases: Sequence[Lease]) -> int:
-        """Send jobs that start together; returns how many of them it could take."""
+        """Send jobs that start as one batch. Return how many of them it could take."""
         some = leases[: len(self._batch_flags) + 1]
         flags = [self._free_flags.pop(), *(self._batch_flags.pop() for _ in some[1:])]
         now, batch = read_steady(), dict[str, None]()
@@ -250,7 +250,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
         (self._free_flags if flag < self._chained_from else chained).append(flag)
 
     def _leave(self, token: str) -> None:
-        """It leaves its chain or batch, if it has one."""
+        """Remove a job from its chain or batch, if it has one."""
         if self.chains.of:
             self.chains.drop(token)
         if self.together.of:
@@ -271,12 +271,12 @@ class RunnerProcess(asyncio.BufferedProtocol):
         return True
 
     def unbegun(self, before: float) -> list[Lease]:
-        """Jobs sent before this time that have not begun, and have none before them in a chain."""
+        """Jobs sent before this time that have not begun and are not behind another one in a chain."""
         late = [job for job in self.jobs.values() if job.sent_at < before and not self.begun(job)]
         return [job.lease for job in late if not (self.chains.of and self.chains.is_behind(job.lease.token))]
 
     def has_succeeded(self, job: Assignment) -> bool:
-        """Whether the next one in its chain has begun: then this one has succeeded, although its outcome is lost."""
+        """Whether the next job of its chain has begun: then this one has succeeded, even if its outcome was lost."""
         if not self.chains.of:
             return False
         behind = [self.jobs[token] for token in self.chains.after(job.lease.token) if token in self.jobs]
@@ -301,7 +301,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
 
     @property
     def sending(self) -> bool:
-        """Whether it will be busy for a while with what it has yet to read, which is large."""
+        """Whether it still has to read so many large frames that it needs no more jobs yet."""
         return self._full and len(self._outbox) >= SENDING_FRAMES
 
     def keeps_up(self) -> bool:
@@ -309,14 +309,14 @@ class RunnerProcess(asyncio.BufferedProtocol):
         return self._transport is not None and len(self._outbox) < TELL_FRAMES_MAX
 
     def _flush(self) -> None:
-        """Write what the socket takes. The rest is encoded later: large arguments are copied while they are in the
-        processor's cache, and once less."""
+        """Write as much as the socket accepts. The rest is encoded later: that saves one copy of large arguments, and
+        makes the other while they are in the processor's cache."""
         self._flushing = False
         while self._transport is not None and self._outbox and not self._full:
             packed = bytearray()
             while self._outbox and len(packed) < WRITE_BYTES_TARGET:
                 protocol.append(packed, self._outbox.popleft())
-            self._transport.write(memoryview(packed))  # of which asyncio keeps the rest without a copy in between
+            self._transport.write(memoryview(packed))  # asyncio keeps what is left without copying it again
 
     def pause_writing(self) -> None:
         self._full = True
@@ -374,9 +374,9 @@ class RunnerProcess(asyncio.BufferedProtocol):
 
 
 def ahead_by_time(slots: int, run_seconds: float | None, exchange_seconds: float) -> int:
-    """How many jobs may wait in a runner with so many slots, by the latest run times (None: not known) and exchanges:
-    as many as begin within AHEAD_SECONDS, and one for each slot if jobs are that short, or short beside an exchange.
-    Half of a short job has passed, on average, when the first that waits is about to begin."""
+    """How many jobs may wait in a runner with this many slots, given recent run times (None: not known) and exchanges:
+    as many as begin within AHEAD_SECONDS, and one per slot if jobs are that short, or short compared to an exchange.
+    The first of them waits for half a job on average."""
     if run_seconds is None:
         return 0
     short = max(AHEAD_SECONDS, min(AHEAD_SECONDS_MAX, AHEAD_EXCHANGES * exchange_seconds))

@@ -40,9 +40,9 @@ class Plan:
     imports: tuple[str, ...] = ()
     url: str | None = None
     runners: int = 1
-    slots: int | None = None  # over all runners; None: each says how many suit its tasks
-    queues: tuple[str, ...] | None = None  # that the worker serves; None: those of its tasks
-    prefetch: int | None = None  # jobs each runner may hold beyond its slots; None: by their run times
+    slots: int | None = None  # of all runners together; None: each chooses by its tasks
+    queues: tuple[str, ...] | None = None  # the queues the worker serves; None: those of its tasks
+    prefetch: int | None = None  # jobs each runner may hold beyond its slots; None: by recent run times
     isolated: int = 4  # maximum number of dedicated runners, for jobs that run alone
     grace: float = 30.0
     start_timeout: float = START_SECONDS_DEFAULT
@@ -51,7 +51,7 @@ class Plan:
     unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
     log_level: str = "info"
     log_format: str = "text"
-    timeout: float | None = None  # of tasks without one of their own
+    timeout: float | None = None  # for tasks that set none
 
     @property
     def slots_each(self) -> int | None:
@@ -182,7 +182,7 @@ class RunnerSpawner:
             self.spawn(self._end_start(runner))
 
     async def _end_start(self, runner: RunnerProcess) -> None:
-        """It is not ready in time: log its stack, and kill it as a failed start."""
+        """A runner is not ready in time: log its stack and kill it as a failed start."""
         if self.guard_client is not None and not self.guard_client.lost:
             self.guard_client.signal(runner.tag, guard.DUMP_SIGNAL)
             await asyncio.sleep(DUMP_WITHIN_SECONDS)
@@ -192,7 +192,7 @@ class RunnerSpawner:
             runner.refused = protocol.Refused(
                 f"a runner process was not ready within {seconds:g} s: importing {self.plan.app}, or a startup "
                 "function, hangs or is slow.",
-                "The log shows where it is. Give --start-timeout more if it needs that.",
+                "The log shows where it is. If it needs more time, raise --start-timeout.",
             )
             self._kill_if_alive(runner)
 

@@ -1,7 +1,7 @@
-"""The arguments of a call that takes results of other jobs, with those in their places.
+"""Replaces the placeholders in a call's arguments by the results of the jobs they name.
 
-Called by the attempt. Results that cannot be had or do not fit bury the job; a store that cannot be read is a failure
-like any other.
+Called by the attempt. Results that do not exist or do not fit bury the job; a store that cannot be read is an ordinary
+failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def with_results(task: Task[..., Any], context: Context) -> dict[str, Any]
 
 
 def with_results_here(task: Task[..., Any], context: Context) -> dict[str, Any]:
-    """Those of a sync handler, in its thread."""
+    """The arguments of a sync handler; called in its thread."""
     try:
         found = task.app._store.call(partial(results_for, *_asked(context)))
     except ResultUnusable as error:

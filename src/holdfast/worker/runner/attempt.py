@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from ...task import Task
     from .batches import Batch
 
-COLLECT_SECONDS = 0.01  # ends of threads that have their next job wait this long for others: waking the loop is dear
-COLLECT_PART = 4  # … while more jobs wait than this part of the slots, a quarter
+COLLECT_SECONDS = 0.01  # delay before collecting ends of threads that have their next job: waking the loop is costly
+COLLECT_PART = 4  # … while more than one job per this many slots is waiting
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
-CHAIN_HAND_OVER_SECONDS = 0.003  # hand over outcomes of a chain that goes on after this time
+CHAIN_HAND_OVER_SECONDS = 0.003  # hand over a chain's outcomes after this time, even if the chain continues
 
 
 class Run:
@@ -82,7 +82,7 @@ class Run:
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
-        self.batch: Batch | None = None  # the one it belongs to, of a task with batch=
+        self.batch: Batch | None = None  # the batch it belongs to, for a task with batch=
 
 
 End = tuple[Run, Outcome, BaseException | None]
@@ -125,16 +125,16 @@ class Runner:
         self._resources = Resources() if resources is None else resources
         self._slots = slots
         self._queue: deque[Lease] = deque()  # claimed ahead: they start when a slot is free
-        self._batches: deque[list[Lease]] = deque()  # the same, of jobs that start together
-        self._behind = 0  # runs besides the first of each batch: a batch takes one slot
+        self._batches: deque[list[Lease]] = deque()  # the same, for batches
+        self._behind = 0  # runs other than the first of their batch: a batch takes one slot
         self._chains = RunnerChains(self.loop, self._end_unstarted)
         self._starting = False
         self._coroutines = 0  # how many of the runs are async handlers
-        self._seconds = 0.0  # how long handlers ran that ended since the last hand-over
+        self._seconds = 0.0  # total run time of the handlers that ended since the last hand-over
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
-        self._flushing: asyncio.TimerHandle | None = None  # hands over soon what ended in chains
+        self._flushing: asyncio.TimerHandle | None = None  # timer that hands over outcomes of chains
         self._from_threads: deque[End] = deque()
         self._collecting = False  # a thread has woken the loop to collect, which it has not done yet
         self._lazy = False  # a timer collects: threads need not wake the loop
@@ -165,7 +165,7 @@ class Runner:
             self._batches.append(list(leases))
 
     def _start_together(self, leases: Sequence[Lease]) -> None:
-        from .batches import Batch  # which knows this module
+        from .batches import Batch  # a circular import otherwise
 
         task = self._find_handler(leases[0].task) if leases else None
         new = [] if task is None or not task.is_batch else [one for one in leases if self._may_start(one)]
@@ -188,7 +188,7 @@ class Runner:
         return not (self.barred or lease.token in self._stop_requests or lease.id in self.runs)
 
     def cut_chains(self) -> None:
-        """Give back what has not begun of any chain."""
+        """Release the jobs of all chains that have not begun."""
         self._chains.cut_all()
 
     def _start_or_follow(self, lease: Lease) -> None:
@@ -205,7 +205,7 @@ class Runner:
 
     def _goes_to_threads(self, lease: Lease) -> bool:
         """Whether a job that was claimed ahead may join the threads' own queue: there are as many threads as slots, so
-        it begins when it should, without this loop. Not if coroutines take slots, or somebody is told when it begins.
+        it begins on time without this loop. Not if coroutines take slots, or `started` has a listener.
         """
         if self._coroutines or self._queue or self._hub.wanted("started"):
             return False
@@ -213,7 +213,7 @@ class Runner:
         return task is not None and not task.is_async
 
     def _start_next(self) -> None:
-        if self._starting:  # a handler that ended in its first step: the loop below goes on
+        if self._starting:  # a handler ended in its first step: the loop below continues
             return
         self._starting = True
         while self._queue and self._has_room:
@@ -223,7 +223,7 @@ class Runner:
         self._starting = False
 
     def take_seconds(self) -> float:
-        """How long the handlers ran, all together, that ended since the last call."""
+        """Total run time of the handlers that ended since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -252,7 +252,7 @@ class Runner:
                 self._end_unstarted(waiting)
 
     def stop_all(self, reason: Stop) -> None:
-        """Tell every attempt to stop. Those that have not begun are given back."""
+        """Tell every attempt to stop. Those that have not begun are released."""
         self.cut_chains()
         waiting: list[Lease] = [*self._queue, *(lease for batch in self._batches for lease in batch)]
         self._queue.clear()
@@ -454,8 +454,8 @@ class Runner:
         return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
 
     def _threads_are_busy(self) -> bool:
-        """Whether every thread that ends a job has its next one already, so that nobody waits for this loop."""
-        others = self._queue or self._coroutines or self._chains.after  # the next job of a chain waits for an end
+        """Whether every thread that ends a job already has its next one, so that no thread waits for this loop."""
+        others = self._queue or self._coroutines or self._chains.after  # a chain waits for its job to end
         return self._pool.waiting > self._slots // COLLECT_PART and not others
 
     def _collect(self) -> None:
@@ -498,7 +498,7 @@ class Runner:
         ran = run.seconds
         if run.began:
             ran = ran or time.monotonic() - run.began
-            self._seconds += ran if run.batch is None else 0.0  # the call of a batch counts once
+            self._seconds += ran if run.batch is None else 0.0  # a batch's call counts once
         if self._on_end is not None:
             self._on_end(run.context)
         if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT and not run.context._settled:  # common
@@ -580,10 +580,10 @@ class Runner:
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
         if run.seconds:
-            return  # it has ended in time, and is about to be collected
+            return  # it ended in time and is about to be collected
         if not run.task.is_async and timeout is not None:
             left = run.began + timeout - time.monotonic() if run.entered else timeout
-            if left > 0.0:  # it waited for a thread: its time counts from its beginning
+            if left > 0.0:  # it waited for a thread: the timeout counts from its start
                 run.timer = self.loop.call_later(left, self._overrun, run)
                 return
             run.stack = stack_of(run.thread_id)

@@ -51,7 +51,7 @@ class Batch:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         self.runs: list[Run] = []
         for lease, own in zip(leases, options, strict=True):
-            if own.timeout != self._timeout:  # the shortest holds for all of them
+            if own.timeout != self._timeout:  # the shortest timeout applies to all of them
                 own = dataclasses.replace(own, timeout=self._timeout)
             call: Call[Any] = Call(
                 lease,
@@ -91,7 +91,7 @@ class Batch:
                 runner._withdraw()
 
     def drop(self) -> bool:
-        """One of its jobs has ended; returns whether others are left, which keep the slot."""
+        """One of its jobs has ended. Return whether others are left: they keep the slot."""
         self._left -= 1
         if not self._left and self._timer is not None:
             self._timer.cancel()
@@ -203,7 +203,7 @@ class Batch:
         return _all(runs, STOPPED, None)
 
     def _finish(self, ends: Iterable[End]) -> None:
-        """The call is over: note how long it took, once for the runner and for each of its jobs."""
+        """The call has returned: record its duration, once for the runner and for each of its jobs."""
         self._ended = True
         seconds = time.monotonic() - self._began
         self._runner._seconds += seconds
@@ -230,7 +230,7 @@ class Batch:
             return
         if not self._task.is_async:
             left = self._began + timeout - time.monotonic() if self._began else timeout
-            if left > 0.0:  # it waited for a thread: its time counts from its beginning
+            if left > 0.0:  # it waited for a thread: the timeout counts from its start
                 self._timer = self._runner.loop.call_later(left, self._overrun)
                 return
             stack = stack_of(self.runs[0].thread_id)

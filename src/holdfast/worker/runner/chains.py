@@ -1,6 +1,6 @@
 """Chains in a runner: jobs of a strict group that were leased together, each begun when the one before has succeeded.
 
-Used by the runner, on its loop. What has not begun in time, or whose predecessor did not succeed, is given back.
+Used by the runner, on its loop. A job that has not begun in time, or whose predecessor did not succeed, is released.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ...records import Lease
 
-CHAIN_SECONDS_MAX = 1.0  # give back jobs of a chain that have not begun within this time
+CHAIN_SECONDS_MAX = 1.0  # release jobs of a chain that have not begun within this time
 
 
 class Chain:
@@ -25,14 +25,14 @@ class Chain:
 
 
 class RunnerChains:
-    """Most runners have none: their callers look whether `after` is empty before they call."""
+    """A runner's chains. Most runners have none: callers check whether `after` is empty first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[Lease], None]) -> None:
         self._loop, self._give_back = loop, give_back
-        self.after: dict[str, Chain] = {}  # by the token of the job before the rest
+        self.after: dict[str, Chain] = {}  # by the token of the running job of each chain
 
     def add(self, leases: Sequence[Lease]) -> list[Lease]:
-        """The first lease of each chain; the rest follows when the one before has succeeded, or goes back in time."""
+        """Return the first lease of each chain. The rest follow one by one, or are released in time."""
         first: list[Lease] = []
         for lease in leases:
             if lease.chained:
@@ -46,7 +46,7 @@ class RunnerChains:
         return first
 
     def next(self, before: Lease, *, succeeded: bool) -> Lease | None:
-        """The job to begin next; None: the chain is over, and what is left of it was given back."""
+        """The job to begin next. None: the chain is over, and its remaining jobs were released."""
         chain = self.after.pop(before.token)
         if not (succeeded and chain.rest):
             self.cut(chain)
@@ -59,18 +59,18 @@ class RunnerChains:
         return following
 
     def cut(self, chain: Chain) -> None:
-        """Give back what has not begun of a chain."""
+        """Release the jobs of a chain that have not begun."""
         if chain.timer is not None:
             chain.timer.cancel()
         while chain.rest:
             self._give_back(chain.rest.popleft())
 
     def cut_with(self, token: str) -> None:
-        """Give back the chain that this job waits in."""
+        """Release the chain that this job waits in."""
         for chain in [one for one in self.after.values() if any(lease.token == token for lease in one.rest)]:
             self.cut(chain)
 
     def cut_all(self) -> None:
-        """Give back what has not begun of any chain."""
+        """Release the jobs of all chains that have not begun."""
         for chain in list(self.after.values()):
             self.cut(chain)

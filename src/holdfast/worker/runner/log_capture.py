@@ -1,8 +1,8 @@
-"""Gives jobs the log records that their handlers make, and the records their job.
+"""Copies log records made by handlers into their jobs' logs, and adds the job's fields to the records.
 
 Used by every worker, embedded or with processes, while it runs handlers. It wraps the record factory of the logging
-module, so it sees what any logger lets pass by its level, whatever handlers the program has. It adds no handler: a
-program without logging set up keeps Python's default.
+module, so it sees every record that passes its logger's level, whatever handlers the program has. It adds none: a
+program that has not set up logging keeps Python's default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an attempt ends that did not simply succeed: its outcome, and why it was asked to stop, become its settlement.
+"""Turns the outcome of an attempt that did not simply succeed, and why it was asked to stop, into a settlement.
 
 Called by the runner for each such attempt, and by the pipeline of batches. It decides; the runner hands over.
 """

@@ -56,7 +56,7 @@ BEGIN
 END $$
 
 -- == settle_on: end a lease as succeeded inside a caller's own transaction; its worker keeps it until that commits.
--- Returns how a settlement is answered, or 'other store'; the caller's transaction stays usable.
+-- Returns the settlement's answer, or 'other store'; the caller's transaction stays usable.
 -- Concurrency: locks the job's row and, if it has one, its dead letter; no group and no rule, so an open transaction of
 -- the caller does not block workers. The group is refilled by the next exchange that names this lease (R90).
 

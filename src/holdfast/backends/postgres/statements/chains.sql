@@ -1,6 +1,6 @@
 -- chains: consecutive jobs of a strict group that one claim leases together.
 
--- == chain: lease with the jobs of strict groups those that wait behind them (R81). Takes what a claim has taken and the
+-- == chain: lease jobs of strict groups together with those that wait behind them (R81). Takes a claim's jobs and the
 -- bytes that are free. Returns the leases behind them.
 -- Concurrency: the job in front keeps its group full, so nobody else makes a waiting job of it ready. A row that another
 -- session has locked, for example to edit it, ends its chain: the rows behind it must not overtake it.

@@ -2,7 +2,7 @@
 
 -- == tick: write a cron entry and enqueue its jobs in one step. The caller decides when a tick is due; this only checks
 -- that the entry still has the version the caller saw. Takes the tick, which names the entry and the previous job, and
--- its jobs by column. Returns whether it was done, the entry as it is now, and what became of the jobs.
+-- its jobs by column. Returns whether it was done, the entry as it is now, and the result for each job.
 -- Concurrency: the entry's name is locked first, so of several callers only one finds its version. The keys and groups
 -- of the new jobs and of the previous one are locked together, each in order, before any of them is changed.
 

@@ -2,8 +2,8 @@
 
 -- == linked: store new jobs, some of which wait for others, and their edges, in one step.
 -- Takes the jobs as enqueue does, those with parents due in the year 3000, and for each of these its place in the call,
--- id, parents and what it wants. Returns what enqueue does. Concurrency: a parent's row is locked before its state is
--- read. Whoever ends it has either committed, or looks for edges in a later statement than the one that ended it.
+-- id, parents and policy. Returns what enqueue does. Concurrency: a parent's row is locked before its state is read. A
+-- transaction that ends it has either committed, or looks for edges in a later statement than the one that ended it.
 
 -- :: call
 SELECT holdfast.enqueue_linked(%(jobs)s::jsonb, %(links)s::jsonb, %(now)s)::text
@@ -111,7 +111,7 @@ BEGIN
     IF broken > 0 OR waits = 0 THEN PERFORM holdfast.resolve(its_id, at); END IF;
 END $$
 
--- == forget: jobs that go, and those that may not go yet.
+-- == forget: remove the edges of removed jobs, and find jobs that may not be removed yet.
 -- Concurrency: the caller has locked the rows of the jobs.
 
 -- :: function_awaited_by

@@ -1,4 +1,4 @@
--- enqueue: stores new jobs, one by a fast path or many at once, and returns what became of each.
+-- enqueue: stores new jobs, one by a fast path or many at once, and returns the result for each.
 
 -- == single: fast path for one job without group and key, the common case, at a quarter of the general path's cost.
 -- Takes the job's fields and now. Returns whether this call created the job; false means its id is already known.
@@ -176,7 +176,7 @@ BEGIN  -- the groups of the new jobs, and those that replaced jobs leave or ente
     ) g WHERE g.grp IS NOT NULL);
 END $$
 
--- == store: insert the rows of new jobs, and return what became of each.
+-- == store: insert the rows of new jobs, and return the result for each.
 -- Takes jobs as new_jobs returns them. Returns true (all are new), or one answer per job.
 -- Concurrency: the caller has locked the jobs' keys and groups; the unique indexes of ids and keys decide.
 

@@ -249,7 +249,7 @@ BEGIN
 END $$
 
 -- == named: the jobs that a call names by their leases: their seqs, their groups, and which of them another session has
--- locked. Concurrency: nothing is decided here. Whoever ends a lease compares its token again, with the groups locked.
+-- locked. Concurrency: nothing is decided here. Ending a lease compares its token again, with the groups locked.
 
 -- :: function_held_elsewhere
 -- The tokens of those jobs that another session has locked, for example an operator at a psql prompt. Their answer is

@@ -1,4 +1,4 @@
--- history: what is kept about the past: of each job its failures and its marks; roll-ups by minute and hour; events.
+-- history: what is kept about the past: the failures and marks of each job, roll-ups by minute and hour, events.
 
 -- == mark: append to a job's timeline, in the step that makes the transition (R65). The caller has locked the job's row.
 
@@ -81,8 +81,8 @@ CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RE
 $$
 
 -- == record: add a worker's counts to the roll-ups and keep its events (R66).
--- Concurrency: rows of roll-ups are locked in the order of their key, then the position of events; whoever holds these
--- locks waits for no other. So it can be the last thing any step does.
+-- Concurrency: rows of roll-ups are locked in the order of their key, then the position of events; a holder of these
+-- locks waits for no other lock. So it can be the last thing any step does.
 
 -- :: call
 SELECT holdfast.record(%(worker)s, %(number)s, %(rollups)s::jsonb, %(events)s::jsonb, %(keep_minutes)s, %(keep_hours)s,

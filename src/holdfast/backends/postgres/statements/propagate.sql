@@ -1,4 +1,4 @@
--- propagate: what becomes of a job when those that it waits for end (R84, R85). Statuses as in dependencies.sql.
+-- propagate: update jobs when those that they wait for end (R84, R85). Statuses as in dependencies.sql.
 
 -- == propagate: bring edges in line with their parents' new states, and the children with their edges. Bounded.
 -- Concurrency: a parent is taken with its row locked, so its state is the latest one; parents that others have locked are

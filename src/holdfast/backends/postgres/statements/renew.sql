@@ -79,7 +79,7 @@ CREATE OR REPLACE FUNCTION holdfast.note_late(renewing text, named jsonb, before
         FOR UPDATE SKIP LOCKED))
 $$
 
--- == retire: a worker ends for good: release its leases at no cost and remove its row.
+-- == retire: a worker has ended: release its leases at no cost and remove its row.
 
 -- :: call
 SELECT holdfast.retire(%(worker)s, %(now)s)::text
@@ -107,8 +107,8 @@ BEGIN
     RETURN number;
 END $$
 
--- == command: what somebody asks a worker to do; answered by the worker, removed with its row (ON DELETE CASCADE).
--- Concurrency: the worker's row is locked FOR KEY SHARE, which does not meet its renewals.
+-- == command: commands to a worker; answered by the worker, removed with its row (ON DELETE CASCADE).
+-- Concurrency: the worker's row is locked FOR KEY SHARE, which does not conflict with its renewals.
 
 -- :: call
 SELECT holdfast.command(%(worker)s, %(command)s::jsonb, %(now)s)::text

@@ -153,7 +153,7 @@ BEGIN
     END LOOP;
 END $$
 
--- == finish: what is written when an attempt ends, for good or until the job is due again.
+-- == finish: what is written when an attempt ends and the job finishes or is due again later.
 -- Concurrency: the caller has locked the job's row and its group.
 
 -- :: function_put_off

@@ -1,4 +1,4 @@
--- steps: what jobs remember between their attempts (R91 to R94): stored by their handlers and by signals.
+-- steps: what jobs keep between their attempts (R91 to R94): stored by their handlers and by signals.
 -- Concurrency: checkpoint, signal and settle lock the job's row before they look at its steps. So a snooze sees a signal
 -- that came first, and a signal sees the job asleep otherwise.
 
@@ -26,7 +26,7 @@ BEGIN
     RETURN 'ok';
 END $$
 
--- == signal: store a signal; a job that sleeps until it comes is in play at once. Returns the job.
+-- == signal: store a signal; a job that waits for it is brought into play. Returns the job.
 
 -- :: call
 SELECT holdfast.signal(%(id)s, %(name)s, %(value)s, %(by)s, %(now)s)::text

@@ -1,6 +1,6 @@
--- unique_keys: who holds a unique key, and what becomes of a new job whose key is held.
+-- unique_keys: which job holds a unique key, and what to do with a new job whose key is held.
 
--- == key: who holds a key. At most one job does. A job whose window has passed no longer holds it, though its flag
+-- == key: which job holds a key. At most one does. A job whose window has passed no longer holds it, though its flag
 -- stays set until another job takes the key. A key is unique per queue and task, a global one per task; the two are
 -- independent. Concurrency: the unique index decides; our own transactions lock a key's name before taking the key.
 
@@ -73,8 +73,8 @@ BEGIN  -- no id and no key occurs twice
         WHERE j.key IS NOT NULL));
 END $$
 
--- == free_key: an operator lets go of the key that a job holds; the job goes on without it (R101).
--- Concurrency: job_to_change locks the key's name before the job's row, as whoever takes the key does.
+-- == free_key: an operator frees the key that a job holds; the job continues without it (R101).
+-- Concurrency: job_to_change locks the key's name before the job's row, as does any transaction that takes the key.
 
 -- :: call
 SELECT holdfast.free_key(%(id)s, %(by)s, %(now)s)::text
@@ -91,7 +91,7 @@ BEGIN
     RETURN (SELECT holdfast.job_record(r) FROM holdfast.jobs r WHERE r.seq = j.seq);
 END $$
 
--- == meet: what becomes of a new job whose id is known, or whose key is held.
+-- == meet: handle a new job whose id is known, or whose key is held.
 -- Takes the job as new_jobs returns it and the turn it would get. Returns the id of the existing job, false (not new),
 -- and whether the new job's call replaced that of the existing one.
 -- Concurrency: the caller has locked the key; the holder's row is locked here before its state is checked.

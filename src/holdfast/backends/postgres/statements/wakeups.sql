@@ -1,6 +1,6 @@
 -- wakeups: whether there may be work for an idle worker.
 
--- == wait_for_work: whether a claim would lease something now, else when that may change without another call. Also
+-- == wait_for_work: whether a claim would lease something now, else when that may change by itself. Also
 -- when a claim's queues open again, and which queues to wake when leases end. Takes queues, returns seconds or names.
 -- Read-only; every result is a hint.
 

@@ -1,4 +1,4 @@
--- caps: what few claims are bound by.
+-- caps: limits that few claims are subject to.
 
 -- == part caps: limits that few stores use: tasks with a dedicated lane, groups with a rate or many ready jobs, the
 -- worker's own caps, and the priorities it takes.

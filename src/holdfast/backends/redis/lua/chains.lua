@@ -1,6 +1,6 @@
 -- chains: consecutive jobs of a strict group that one claim leases together.
 
--- == part chains: lease with the jobs of strict groups those that wait behind them (R81).
+-- == part chains: lease jobs of strict groups together with those that wait behind them (R81).
 -- Concurrency: a script runs alone; the group stays full until all of them have ended.
 -- lazy: built when a script first uses one of its names.
 
@@ -9,7 +9,7 @@ local function may_chain(row)
     return not row[SUSPECT] and row[MAX_STALLS] > 0 and hf.lane_of(row) == 1
 end
 
--- Whether the groups' jobs are counted one by one: then none is leased before it starts.
+-- Whether a limit, rate or order window applies to each job of the group: then none is leased ahead.
 local function is_counted(row, place)
     local rule = hf.rule_of(row[QUEUE])
     local _, rate, strict = hf.group_of(place)

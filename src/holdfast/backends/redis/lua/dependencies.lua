@@ -4,7 +4,7 @@
 -- args: now, jobs, numbering, links, ties
 -- raw: bodies...
 -- As script enqueue; a job with parents is due in the year 3000. `links` has for each job a LINK, or false; `ties`
--- (TIES, or false) are for the sake of other shards.
+-- (TIES, or false) is what this step stores for other shards.
 -- Returns what enqueue does, or a refusal. Concurrency: a script runs alone; unknown parents are refused before
 -- anything is written. A server whose memory is full refuses it.
 
@@ -76,7 +76,7 @@ local DUE_AFTER_PARENTS = 32503680000
 hf.dependent_memo, hf.dependent_changes, hf.ended = {}, {}, {}
 local WATCHER = 2 -- the byte before the name of a shard that watches a parent
 
--- Reads what these jobs with parents want, and how many of their edges are not met and failed.
+-- Reads the policies of these jobs with parents, how many of their edges are not met, and how many failed.
 function hf.load_dependents(children)
     local memo, missing, n = hf.dependent_memo, {}, 0
     for _, child in ipairs(children) do
@@ -95,7 +95,7 @@ function hf.load_dependents(children)
     end
 end
 
--- The same of one job; false if it has no parents.
+-- The same for one job; false if it has no parents.
 function hf.dependent(child)
     hf.load_dependents({ child })
     return hf.dependent_memo[child]
@@ -129,7 +129,7 @@ function hf.status_of(parent, child)
     return '0'
 end
 
--- Stores the edges of new jobs: what waits for one of them from now on, then what it waits for.
+-- Stores the edges of new jobs: first those of jobs that now wait for them, then those to their parents.
 function hf.link_new(jobs, links, answers, others)
     local stands_for, new = {}, { n = 0, edges = {}, listed = {} }
     for i = 1, #others, 2 do stands_for[jobs[others[i]][NEW_ID]] = others[i + 1] end
@@ -175,7 +175,7 @@ function hf.join_waiting(waiting, id)
 end
 
 -- Adds the edges of a new job to those that are to be stored. It may have thousands, in the longest script there is: so
--- names are checked all at once, and tables are used again.
+-- names are checked all at once, and tables are reused.
 function hf.link(child, link, new)
     local pending, failed, first, parents, policy = 0, 0, nil, link[LINK_PARENTS], link[LINK_POLICY]
     local prefix, cache, memo, edges, listed = hf.escape(child), hf.cache, hf.state_memo, new.edges, new.listed
@@ -211,13 +211,13 @@ function hf.link(child, link, new)
     if failed > 0 or pending == 0 then hf.decide_child(child, dependent, first) end
 end
 
--- A job finished or came back: if others wait for it, they are told before the script ends.
+-- A job finished or came back: if others wait for it, they are updated before the script ends.
 function hf.note_ended(row)
     hf.ended[#hf.ended + 1] = row[ID]
     hf.propagates = hf.propagate
 end
 
--- == part unknown_parents: jobs that a new job names and that are not there, or do not wait.
+-- == part unknown_parents: jobs named by a new job that do not exist, or do not wait.
 -- lazy: built when a script first uses one of its names.
 
 -- Those of these ids of which neither the job nor its state was read in this script.
@@ -284,7 +284,7 @@ function hf.named_by(links)
     return named
 end
 
--- Why new jobs may not be linked as they ask for, or nil: a parent that is neither stored nor earlier in the batch, or
+-- Why new jobs cannot be linked as requested, or nil: a parent that is neither stored nor earlier in the batch, or
 -- a job that is to wait for one of them and does not wait.
 function hf.unlinkable(jobs, known, links)
     local coming, memo = {}, hf.state_memo

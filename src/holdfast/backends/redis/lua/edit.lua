@@ -75,10 +75,10 @@ hf.cache[args.id] = false
 hf.close()
 return pieces
 
--- == part edits: what an edit changes of a job, once nothing refuses it.
+-- == part edits: apply an edit to a job, once nothing refuses it.
 -- lazy: built when a script first uses one of its names.
 
--- What goes along into another queue: `key`, the name of the key it takes there, and `letter`, its own letter's logical
+-- What moves to another queue, too: `key`, the name of the key it takes there, and `letter`, its own letter's logical
 -- job. Or why it may not: live_id, the job that holds the key there; letter_id, the one whose letter is there.
 function hf.move_of(row, queue, revives)
     local moved = { queue = queue }

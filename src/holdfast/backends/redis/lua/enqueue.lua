@@ -228,7 +228,7 @@ function hf.duplicate_in(jobs, known)
     end
 end
 
--- Gives an unstarted job the call of a newer one with its key. Id, seq and due_max stay; so does its turn if possible.
+-- Replaces an unstarted job's call by a newer one of its key. Id, seq and due_max stay; so does its turn if possible.
 function hf.replace(row, job)
     hf.touch_waited(row)
     local was_in, had_key = hf.leave(row)

@@ -77,7 +77,7 @@ row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now,
 
 row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
 
--- == fragment FINISH_RECORD(row, state, prune_at): finish a job. One without prune_at stays until somebody decides.
+-- == fragment FINISH_RECORD(row, state, prune_at): finish a job. One without prune_at stays until an operator acts.
 
 row[HELD], row[STATE], row[FINISHED_AT], row[PRUNE_AT] = false, state, now, prune_at
 
@@ -100,7 +100,7 @@ row[CREATED_AT] + terms[TERMS_WINDOW]
 (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0 or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0)
 
--- == fragment BODIES_PASS(number): whether the bodies of so many jobs pass through the script: all are short, or
+-- == fragment BODIES_PASS(number): whether the bodies of this many jobs pass through the script: all are short, or
 -- together they are not worth another trip.
 
 ((tonumber(meta.body_max) or HUGE) <= BODY_LATER or number * (tonumber(meta.body_max) or HUGE) <= BODIES_PASS_MAX)
@@ -127,6 +127,6 @@ name .. '\0'
 tick = tick + 1
 if tick < micros then tick = micros end
 
--- == fragment EMIT_HINT(words...): emit a wake-up hint. One that is refused is no reason to fail what was done.
+-- == fragment EMIT_HINT(words...): emit a wake-up hint. If it is refused, the script still succeeds.
 
 redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', words)

@@ -269,7 +269,7 @@ function hf.ready_of(place)
     return ready
 end
 
--- Lets a group go on without the dead jobs that stop it. Returns whether there were any.
+-- Lets a group continue without the dead jobs that stop it. Returns whether there were any.
 function hf.skip_dead(place)
     local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
     local passed = false

@@ -84,8 +84,8 @@ return { 1 }
 -- == script pause: pause or resume a queue (nothing is claimed), a group (ready jobs are withdrawn) or a task (jobs are
 -- parked).
 -- args: now, kind, queue, name, pause, skip_dead, step
--- `kind` is q, g or t; `pause` is stored as it is, nil to resume; `skip_dead`: the group goes on without the dead jobs
--- that stop it; `step`: how many jobs to move. Returns 1 if something changed.
+-- `kind` is q, g or t; `pause` is stored as it is, nil to resume; `skip_dead`: the group continues without the dead
+-- jobs that stop it; `step`: how many jobs to move. Returns 1 if something changed.
 -- Concurrency: a script runs alone. The rest of a task's jobs moves later; claim leases no job that is in the wrong
 -- lane.
 
@@ -165,7 +165,7 @@ function hf.in_force(scope, limit, rate)
     return limit or UNLIMITED, rate and rate[RATE_COUNT] < UNLIMITED and rate
 end
 
--- How many turns a round the group at a place has where others have one.
+-- How many turns per round the group at a place has; the default is one.
 function hf.weight_of(place)
     if not hf.any('o') then return 1 end
     hf.in_force('g' .. place)

@@ -50,7 +50,7 @@ hf.mark(row, { kind = 'run_now', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
--- == script rejoin: let a dead or cancelled job be decided by its parents again.
+-- == script rejoin: let the parents of a dead or cancelled job decide about it again.
 -- args: now, id, by
 -- Returns the job's pieces, or a refusal.
 
@@ -114,7 +114,7 @@ if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 hf.mark(row, { kind = 'note', by = args.by, text = args.text })
 return hf.pieces_of({ row[ID] })
 
--- == script free_key: let go of the key that a job holds; the job goes on without it.
+-- == script free_key: free the key that a job holds; the job continues without it.
 -- args: now, id, by
 -- Returns the job's pieces, or a refusal.
 

@@ -30,8 +30,8 @@ local sealed = meta.sealed
 -- No write here can fail: the types of all keys were checked when the store was opened.
 
 local PROPAGATE_MAX = 200 -- edges that a step brings in line with their parents' new states
--- What tells others that a job they wait for has finished or come back; false if none has. Not by its name: a script
--- that ends no job need not have that part and its keys.
+-- The function that updates jobs whose parents finished or came back; false if none did. Not called by its name, so
+-- that a script that ends no job does not include that part and its keys.
 hf.propagates = false
 
 -- Returns the packed records that were written, by id.

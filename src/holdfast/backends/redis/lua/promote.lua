@@ -9,7 +9,7 @@ local due, expired, revived, more = hf.promote(args.limit)
 hf.close()
 return { due, expired, revived, more and 1 or 0 }
 
--- == part dues: bury jobs that expired unstarted, bring due ones into play, revive letters whose time has come, then
+-- == part dues: bury jobs that expired unstarted, bring due ones into play, revive letters that are due for it, then
 -- refill groups whose rate allows it by now. Shared by the sweep and claim. Bounded. Returns due, expired,
 -- revived, more.
 

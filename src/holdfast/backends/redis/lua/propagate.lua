@@ -1,10 +1,10 @@
--- propagate: what becomes of a job when those that it waits for end (R84, R85).
+-- propagate: update jobs when those that they wait for end (R84, R85).
 
 -- == part propagation: bring edges in line with their parents' new states, and children with their edges. Bounded.
 -- lazy: built when a script first uses one of its names.
 
--- Looks at no more than `most` edges and parents, the parent that changed first before the others. Returns how many.
--- What ended in this step, or ends in this pass, goes to the end of the line; only what is left of it is stored.
+-- Processes no more than `most` edges and parents, beginning with the parent that changed first. Returns how many.
+-- Parents that ended in this step, or end in this pass, are queued last; only those left over are stored.
 function hf.propagate(most)
     local line, done, n = call('ZRANGE', PROPAGATING, 0, most - 1), 0, 1
     local stored, is_ahead = #line, {}
@@ -29,7 +29,7 @@ function hf.propagate(most)
     return done
 end
 
--- Jobs that ended or came back, in their order: those that others wait for join the line.
+-- Jobs that ended or came back, in their order: those that others wait for are queued.
 function hf.queue_ended(line, is_ahead)
     for _, id in ipairs(hf.ended) do
         if is_ahead[id] == false then hf.flush() end -- this pass has changed its edges
@@ -42,7 +42,7 @@ function hf.queue_ended(line, is_ahead)
     hf.ended = {}
 end
 
--- Of this line all before position n are done; the first ones were stored.
+-- All queued parents before position n are done; the first ones were stored.
 function hf.store_line(line, n, stored)
     local left, m = {}, 0
     for i = math.max(n, stored + 1), #line do
@@ -87,9 +87,9 @@ function hf.count_edge(dependent, pending, failed)
     dependent[DEPENDENT_FAILED] = math.max(0, dependent[DEPENDENT_FAILED] + failed)
 end
 
--- Lets a job be what its edges say: it waits, is due, is dead or cancelled with reason "parent", or comes back. One
--- that somebody brought into play, ended or rescheduled meanwhile is left alone. `parent` is the one that failed, if
--- one did.
+-- Puts a job into the state its edges require: it waits, is due, is dead or cancelled with reason "parent", or comes
+-- back. One that was brought into play, ended or rescheduled otherwise is left alone. `parent` is the one that failed,
+-- if any.
 function hf.decide_child(child, dependent, parent)
     local row, failed = hf.row_of(child), dependent[DEPENDENT_FAILED] > 0
     if not row then return end

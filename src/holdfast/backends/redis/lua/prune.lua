@@ -176,7 +176,7 @@ function hf.remove_rows(ids)
     end
 end
 
--- Removes jobs that have just succeeded, but for those that others refer to, or whose key has a window (R108).
+-- Removes jobs that have just succeeded, except those that others refer to or whose key has a window (R108).
 function hf.remove_ended()
     local gone = {}
     for _, id in ipairs(hf.removes) do
@@ -198,7 +198,7 @@ function hf.is_past_window(row)
     return not ends or ends <= now
 end
 
--- == part forgotten_edges: edges of jobs that go, and jobs that may not go yet.
+-- == part forgotten_edges: remove the edges of removed jobs, and find jobs that may not be removed yet.
 -- lazy: built when a script first uses one of its names.
 
 local EDGES_PAGE = 1000 -- edges of one job that are looked at together
@@ -220,8 +220,8 @@ function hf.awaited_by(id)
     return hf.watchers(id)[1] and 'elsewhere' or nil
 end
 
--- Whether a child that has not finished needs this job; nil if more children are to be looked at, by a later pass. For
--- that one to come further, the edges to those that have finished are removed. And how many were looked at.
+-- Returns whether an unfinished child needs this job, and how many edges were read. nil: a later pass has to check more
+-- children; so that it gets further, the edges to finished ones are removed.
 function hf.is_needed(id)
     if call('ZSCORE', PROPAGATING, id) then return true, 0 end
     local prefix = hf.escape(id)
@@ -238,8 +238,8 @@ function hf.is_needed(id)
     hf.save_dependents()
 end
 
--- The jobs that may be pruned: children that have not finished need their parents. The others are kept a while.
--- Bounded: what is left when enough edges were looked at stays for a later pass.
+-- The jobs that may be pruned. Unfinished children need their parents, which are kept for a while.
+-- Bounded: once enough edges were read, the rest is left for a later pass.
 function hf.without_needed(ids)
     local free, looked = {}, 0
     for _, id in ipairs(ids) do
@@ -269,7 +269,7 @@ function hf.drop(key, members)
     end
 end
 
--- Of a job that goes: those that waited for it, found in these edges, count it no longer.
+-- For a removed job: update the counts of the jobs that waited for it, found in these edges.
 function hf.forget_children(id, members)
     local prefix, children, counted = hf.escape(id), {}, {}
     for i, member in ipairs(members) do
@@ -288,7 +288,7 @@ function hf.forget_children(id, members)
     hf.drop(EDGES, members)
 end
 
--- Of a job that goes: it is no longer a child of those that it waited for. These are added to `parents`.
+-- For a removed job: remove it as a child of its parents, which are added to `parents`.
 function hf.forget_parents(id, parents)
     local prefix, dependent = hf.escape(id), hf.dependent(id)
     local members = call('ZRANGEBYLEX', PARENTS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
@@ -317,7 +317,7 @@ function hf.drop_edges(id, parents, from, upto, statuses)
     end
 end
 
--- Of jobs that go: those that waited for them count them no longer. The caller flushes.
+-- For removed jobs: update the counts of the jobs that waited for them. The caller flushes.
 function hf.forget_edges(ids)
     local parents = {}
     hf.load_dependents(ids)

@@ -36,7 +36,7 @@ function hf.stall(row, failure, alone, begun, retain)
     return true
 end
 
--- Whether a lease is behind another one in its chain: then nobody knows that it began (R47). Takes the fences of the
+-- Whether a lease follows another one in its chain: then nobody knows whether it began (R47). Takes the fences of the
 -- first leases found so far, by group.
 function hf.is_behind(row, firsts)
     if not row[GROUP] or not hf.strict(row[QUEUE], row[GROUP]) then return false end

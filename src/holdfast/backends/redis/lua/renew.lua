@@ -61,7 +61,7 @@ local commands = call('HGET', COMMANDS, id)
 if #released > 0 then hf.close() end
 return { 1, cpack(lost), cpack(cancelled), cpack(released), commands or '\144' }
 
--- == script command: ask a worker for something.
+-- == script command: store a command for a worker.
 -- args: now, worker, id
 -- raw: command
 -- `command` is JSON; the time is kept beside it. Returns it as stored, or a refusal. Concurrency: a script runs alone.
@@ -79,7 +79,7 @@ kept[#kept + 1] = made
 call('HSET', COMMANDS, args.worker, cpack(kept))
 return { cpack(made) }
 
--- == script answer: what came of a command; the first answer counts.
+-- == script answer: store the result of a command; the first answer counts.
 -- args: now, worker, id
 -- raw: answer
 -- `answer` is JSON. Returns whether there was such an unanswered command. Concurrency: a script runs alone.
@@ -94,7 +94,7 @@ for _, one in ipairs(commands) do
 end
 return { 0 }
 
--- == part commands: what a worker was asked to do. One that cannot be read counts as none.
+-- == part commands: a worker's commands. One that cannot be read is ignored.
 -- lazy: built when a script first uses one of its names.
 
 local COMMANDS_KEPT_MAX = 20
@@ -105,7 +105,7 @@ function hf.commands_of(worker)
     return type(commands) == 'table' and commands or {}
 end
 
--- == script retire: a worker stops for good: release its leases at no cost and remove its row.
+-- == script retire: a worker has ended: release its leases at no cost and remove its row.
 -- args: now, id
 -- Returns how many leases. Concurrency: a script runs alone. Idempotent: a second call finds no row.
 

@@ -77,7 +77,7 @@ function hf.mark(row, mark)
     call('HSET', MARKS, row[ID], cpack(marks))
 end
 
--- Like mark, for what a lease may repeat: it keeps the first one and the newest (formulas.noted).
+-- Like mark, for marks that a lease may repeat: only the first and the newest are kept (formulas.noted).
 function hf.note(row, mark)
     local packed = call('HGET', MARKS, row[ID])
     local marks = packed and hf.read(packed)
@@ -91,7 +91,7 @@ function hf.note(row, mark)
     hf.mark(row, mark)
 end
 
--- How its lease ends.
+-- Marks how a lease ends.
 function hf.mark_lease(row, kind)
     hf.mark(row, { kind = kind, worker = row[WORKER] or nil, fence = row[FENCE], started_at = row[STARTED_AT] or nil })
 end

@@ -1,12 +1,12 @@
 -- shard: dependencies on jobs in other shards (R115 to R119).
 -- A shard that watches a job is in `edges` like a child, named by a byte 2 and the shard; it is not in `parents`. A
--- parent elsewhere has its edges here, and in `elsewhere` its shard and what was heard of it. `outbox` has by tick what
--- other shards must hear: j a job that belongs there, w a parent to watch, n the news of a job, a a job to be pruned.
+-- parent elsewhere has its edges here, and in `elsewhere` its shard and its last news. `outbox` has the notes for other
+-- shards by tick: j a job that belongs there, w a parent to watch, n the news of a job, a a job to be pruned.
 
 -- == script watch: list a shard with these jobs.
 -- args: now, ids, shard
--- Returns id, state, task and tick of those that are here. Concurrency: a script runs alone; the tick orders what it
--- says among all that others hear of this job.
+-- Returns id, state, task and tick of those that are here. Concurrency: a script runs alone; the tick orders this reply
+-- among all news of the job.
 
 local found = {}
 for _, id in ipairs(args.ids) do
@@ -121,7 +121,7 @@ return shards
 
 return hf.watchers(args.id)
 
--- == part elsewhere: parents in other shards, as far as this one has heard.
+-- == part elsewhere: parents in other shards, as last reported.
 -- lazy: built when a script first uses one of its names.
 
 function hf.elsewhere(id)
@@ -142,7 +142,7 @@ function hf.parent_of(id)
     return row
 end
 
--- Of parents whose edges went: those that no job here waits for any more.
+-- Forgets those of these parents, whose edges were removed, that no job here waits for.
 function hf.forget_elsewhere(ids)
     if call('HLEN', ELSEWHERE) == 0 then return end
     hf.flush()
@@ -156,7 +156,7 @@ function hf.forget_elsewhere(ids)
     end
 end
 
--- == part watchers: shards that are told of a job's end, and the outbox.
+-- == part watchers: shards that are notified of a job's end, and the outbox.
 -- lazy: built when a script first uses one of its names.
 
 function hf.post(kind, id)
@@ -164,7 +164,7 @@ function hf.post(kind, id)
     hf.save_tick()
 end
 
--- Of jobs that go: nobody need hear of them.
+-- Drops the notes about removed jobs.
 function hf.forget_posts(ids)
     if call('ZCARD', OUTBOX) == 0 then return end
     for _, id in ipairs(ids) do call('ZREM', OUTBOX, 'n' .. id, 'a' .. id) end
@@ -174,7 +174,7 @@ function hf.unwatch(prefix, shard)
     for status = 0, 2 do call('ZREM', EDGES, prefix .. status .. '\2' .. shard) end
 end
 
--- Returns the status of the watcher's edge: what it has to hear, if that is not 0.
+-- Returns the status of the watcher's edge: not 0 if there is news for it.
 function hf.watch(row, shard)
     local prefix, status = hf.escape(row[ID]), hf.edge_status(row[STATE], 'bury')
     hf.unwatch(prefix, shard)
@@ -194,7 +194,7 @@ function hf.watchers(id)
     return shards
 end
 
--- Whether others elsewhere may need a job that is to be pruned; they are asked.
+-- Whether jobs in other shards may need a job that is to be pruned; posts a note that asks them.
 function hf.is_needed_elsewhere(id)
     if call('ZSCORE', OUTBOX, 'n' .. id) then return true end
     if not hf.watchers(id)[1] then return false end
@@ -202,10 +202,10 @@ function hf.is_needed_elsewhere(id)
     return true
 end
 
--- == part ties: what a step stores besides its jobs, for the sake of other shards. Ties are TIES.
+-- == part ties: what a step stores for other shards, besides its jobs. Ties are TIES.
 -- lazy: built when a script first uses one of its names.
 
--- Why jobs cannot be tied so, or nil. Nothing is written yet; joins that are there already are struck out.
+-- Why these ties cannot be stored, or nil. Writes nothing; joins that already exist are removed from the list.
 function hf.untieable(ties)
     for _, tie in ipairs(ties[TIES_PARENTS]) do hf.state_memo[tie[TIE_ID]] = 's' end
     for _, join in ipairs(ties[TIES_JOINS]) do

@@ -1,4 +1,4 @@
--- steps: what jobs remember between their attempts (R91 to R94): stored by their handlers and by signals.
+-- steps: what jobs keep between their attempts (R91 to R94): stored by their handlers and by signals.
 
 -- == script checkpoint: store steps of a running job.
 -- args: now, id, token, steps
@@ -16,7 +16,7 @@ for i, step in ipairs(args.steps) do
 end
 return { 'o' }
 
--- == script signal: store a signal; a job that sleeps until it comes is in play at once.
+-- == script signal: store a signal; a job that waits for it is brought into play.
 -- args: now, id, name, by
 -- raw: value
 -- Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so the signal comes either before the
@@ -45,7 +45,7 @@ end
 hf.close()
 return hf.pieces_of({ row[ID] })
 
--- == script steps: what a job remembers.
+-- == script steps: a job's stored steps.
 -- args: now, id
 -- Returns the time, then the member and the packed step of each, by kind and name. Never writes.
 
@@ -82,7 +82,7 @@ function hf.stored_steps(members)
     return found
 end
 
--- Of jobs that go, or start afresh.
+-- Removes the steps of jobs that are removed or start afresh.
 function hf.forget_steps(ids)
     for _, id in ipairs(ids) do
         local members = hf.steps_of(id, '')

@@ -30,7 +30,7 @@ WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
 -- :: lane_ranked
--- The same two, of some ranks only.
+-- The same two, for some ranks only.
 SELECT @lane_row(w)
 FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ? AND rank >= ? AND rank <= ?

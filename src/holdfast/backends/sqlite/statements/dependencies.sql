@@ -1,7 +1,7 @@
 -- dependencies: jobs that wait for others (R83 to R85).
 -- Runs inside the one write transaction. Statuses are positions in edges.STATUSES: 0 open, 1 failed, 2 met.
 
--- == dependencies: edges, and what becomes of a job when its parents end.
+-- == dependencies: edges, and the update of a job when its parents end.
 
 -- :: stored
 -- Of these jobs, those that were stored before that one, with their states.
@@ -30,7 +30,7 @@ WHERE j.seq IN (SELECT value FROM json_each(?))
 SELECT parent FROM holdfast_propagating ORDER BY number LIMIT ?
 
 -- :: out_of_line
--- The edges of a parent to look at: failed ones unless it is dead or cancelled, open ones unless it is live.
+-- The edges of a parent to update: failed ones unless it is dead or cancelled, open ones unless it is live.
 SELECT e.status, e.child, d.policy FROM holdfast_edges AS e JOIN holdfast_dependents AS d ON d.child = e.child
 WHERE e.parent = ?1 AND e.status < 2 AND CASE WHEN ?2 = 'succeeded' THEN 1
                                               WHEN ?2 IN ('dead', 'cancelled') THEN e.status = 0
@@ -75,7 +75,7 @@ WHERE j.seq IN (SELECT value FROM json_each(?))
 UPDATE holdfast_jobs SET prune_at = max(prune_at, ?) WHERE seq = ?
 
 -- :: uncount
--- A job goes: those that waited for it count it no longer.
+-- A job is removed: update the counts of the jobs that waited for it.
 UPDATE holdfast_dependents
 SET pending = pending - 1, failed = failed - (SELECT e.status FROM holdfast_edges AS e
                                               WHERE e.child = holdfast_dependents.child AND e.parent = ?1)

@@ -22,7 +22,7 @@ CASE WHEN :parked IS NULL THEN 1
      ELSE 1 END
 
 -- :: fragment in_line(turn)
--- Where a waiting job stands that becomes ready: with its old turn, or this one. Queues with aging do not come here.
+-- The place of a waiting job that becomes ready: with its old turn, or this one. Not used in queues with aging.
 rank = priority, turn = COALESCE(turn, @turn)
 
 -- :: any_due
@@ -79,7 +79,7 @@ SELECT count(*) FROM (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
                       WHERE state = 'ready' AND queue = ? AND lane = 1 AND rank = ? LIMIT @WEIGHED_LINE_MAX + 1)
 
 -- :: line_turns
--- Two neighbours in it.
+-- Two neighbouring turns among them.
 SELECT turn FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = 1 AND rank = ? ORDER BY turn LIMIT 2 OFFSET ?
 

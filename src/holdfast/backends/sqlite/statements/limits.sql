@@ -108,7 +108,7 @@ WHERE state = 'running' AND worker IS NOT NULL AND queue = ? AND counted = 0
 -- == pause: of a queue, a group or a task, with who, when and why.
 
 -- :: skip_dead
--- The group goes on without the dead jobs that stop it.
+-- The group continues without the dead jobs that stop it.
 UPDATE holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play SET held = 0
 WHERE p.queue = ? AND p.grp = ? AND p.state = 'dead' AND @in_play(p)
 

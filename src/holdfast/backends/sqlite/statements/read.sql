@@ -8,7 +8,7 @@ SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures
 FROM holdfast_jobs
 
 -- :: light_job
--- The same without what may be large.
+-- The same without the columns that may be large.
 SELECT seq, id, task, queue, state, x'7b7d', priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, NULL, reason, NULL, revival, options, shared_stalls, suspect, holds_key,
@@ -45,7 +45,7 @@ SELECT min(queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue 
 SELECT min(task) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue = ? AND task > ?
 
 -- :: count
--- Each a range of one index; no other than ready jobs are read. 'succeeded' has none: it remains of the total (NULL).
+-- Each a range of one index; only ready jobs are read. 'succeeded' has none: it is what remains of the total (NULL).
 SELECT NULL, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue = :queue
 UNION ALL
 SELECT 'scheduled', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due

@@ -16,7 +16,7 @@ FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? ORDER BY fence DESC LIMIT ?
 
 -- :: is_behind
--- Whether a running job is behind another one of its group and claim.
+-- Whether a running job follows another one of its group and claim.
 SELECT EXISTS (
     SELECT 1 FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
     WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'running' AND @in_play(p) AND p.worker = :worker

@@ -29,7 +29,7 @@ ON CONFLICT (worker) DO UPDATE SET portrait = excluded.portrait
 SELECT id, token, claim_call, cancel_requested, seq, started_at, fence FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ?
 
--- == command: what somebody asks a worker to do; answered by the worker, removed with its row by a trigger.
+-- == command: commands to a worker; answered by the worker, removed with its row by a trigger.
 
 -- :: worker
 SELECT 1 FROM holdfast_workers WHERE id = ?

@@ -1,4 +1,4 @@
--- steps: what jobs remember between their attempts (R91 to R94).
+-- steps: what jobs keep between their attempts (R91 to R94).
 -- Runs inside the one write transaction, so a checkpoint, a signal and a settlement never overlap.
 
 -- == checkpoint: store steps of a running job, after its lease was found by (id, token).
