@@ -274,10 +274,10 @@ end
 
 -- All parents that new jobs name.
 function hf.named_by(links)
-    if #links == 1 then return links[1] and links[1][LINK_PARENTS] or {} end
     local named, n = {}, 0
     for i = 1, #links do
         local parents = links[i] and links[i][LINK_PARENTS] or {}
+        if #links == 1 then return parents end
         for j = 1, #parents do named[n + j] = parents[j] end
         n = n + #parents
     end
