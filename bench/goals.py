@@ -13,6 +13,7 @@ FIRST_BY = 1.5  # × the best Python peer,
 OF_LIMIT = 0.9  # or so much of the limit
 LIMIT_SHARE_MAX = 1.1
 WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
+PREFETCHES = (16, 64)  # the better of the two counts
 GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
 LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
 LEASE_SECONDS = 10.0
@@ -143,8 +144,13 @@ def _rates() -> Iterator[Goal]:
         for shape in GROUPED:
             name = f"holdfast, {shape}"
             yield Goal(store, f"{shape}, ÷ ungrouped", "groups", (name,), "÷ holdfast, ungrouped", 0.5)
-        bare = "÷ bare store, a durable trip per job"
-        yield Goal(store, "one hot group, ÷ a durable trip per job", "groups", ("holdfast, one hot group",), bare, 0.9)
+            ahead = tuple(f"{name}, group_prefetch={number}" for number in PREFETCHES)
+            what = f"{shape}, group_prefetch, ÷ ungrouped"
+            yield Goal(store, what, "groups", ahead, "÷ holdfast, ungrouped", 0.7)
+        hot, bare = "holdfast, one hot group", "÷ bare store, a durable trip per job"
+        ahead = tuple(f"{hot}, group_prefetch={number}" for number in PREFETCHES)
+        yield Goal(store, "one hot group, group_prefetch, ÷ without", "groups", ahead, f"÷ {hot}", 10.0)
+        yield Goal(store, "one hot group, ÷ a durable trip per job", "groups", (hot,), bare, 0.9)
 
 
 def _enqueues() -> Iterator[Goal]:

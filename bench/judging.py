@@ -31,6 +31,13 @@ def best(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: min(one[name] for one in rounds if name in one) for name in BOUNDS if any(name in r for r in rounds)}
 
 
+def settled(found: Mapping[str, float], recorded: Mapping[str, float]) -> bool:
+    """Whether further rounds cannot change the verdict: the least of a ratio only falls, so what is fine stays fine."""
+    if not all(name in found and name in recorded for name in BOUNDS):
+        return False
+    return all(verdict.level == "fine" for verdict in judge("", found, recorded))
+
+
 def judge(store: str, found: Mapping[str, float], recorded: Mapping[str, float]) -> list[Verdict]:
     """One verdict per ratio."""
     verdicts = []

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from holdfast.backends.redis.scripts import write_record
+
 from .processes import processor_seconds
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ class RedisPlace:
     def __init__(self) -> None:
         from tests.servers.valkey import Server
 
-        self._server = Server(tcp=True, auto_aof_rewrite_percentage="0").start()
+        self._server = Server(tcp=True, on_disk=True, auto_aof_rewrite_percentage="0").start()
         self.version, self.pid = _server_version(self._server), self._server.pid
 
     @contextlib.contextmanager
@@ -191,7 +193,7 @@ class ClusterPlace:
     def __init__(self) -> None:
         from tests.servers.valkey_cluster import Cluster
 
-        self._cluster = Cluster(auto_aof_rewrite_percentage="0").start()
+        self._cluster = Cluster(on_disk=True, auto_aof_rewrite_percentage="0").start()
         self.version = f"three nodes of {_server_version(self._cluster.primaries[0])}"
 
     @contextlib.contextmanager
@@ -219,6 +221,7 @@ def opened(store: str, *, fresh: bool = False) -> Iterator[Place]:
     if store == "postgres":
         place = PostgresPlace(["-c", "autovacuum=off"] if fresh else ())
     else:
+        write_record()  # of the scripts as they are now: an installed package has one
         place = RedisPlace() if store == "redis" else ClusterPlace()
     try:
         yield place

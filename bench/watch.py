@@ -1,7 +1,7 @@
 """The guard: is Holdfast as near to the bare store as it was? A short run, called at the end of a whole ./check.
 
 Measures `holdfast work` with one runner and the bare store in turn, in batches of the same size, on servers of its own,
-for about half a minute. Compares ratios only, which a slower machine leaves alone. bench/guard --record notes them.
+for half a minute at most. Compares ratios only, which a slower machine leaves alone. bench/guard --record notes them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from .driving import SLOTS, Contender, Failed, drained, floor, ours, turn
-from .judging import best, judge
+from .judging import best, judge, settled
 from .places import Place, opened
 
 RECORD = Path(__file__).parent / "guard.json"
@@ -39,8 +40,8 @@ def _ratios(store: str, place: Place) -> dict[str, float]:
     return {name: mine[name] / bare[name] for name in mine if bare.get(name)}
 
 
-def measure() -> dict[str, dict[str, float]]:
-    """The best ratios by store, from rounds over all stores."""
+def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """The best ratios by store, from rounds over the stores that are not fine yet beside what is on record."""
     began = time.monotonic()
     rounds: dict[str, list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
@@ -52,6 +53,8 @@ def measure() -> dict[str, dict[str, float]]:
                 print(f"bench/guard: {store} left out: {error}", file=sys.stderr)
         for number in range(ROUNDS_MAX):
             for store, place in places.items():
+                if store in rounds and settled(best(rounds[store]), recorded.get(store, {})):
+                    continue
                 if time.monotonic() - began < (BUDGET_SECONDS if number else PATIENCE_SECONDS):
                     try:
                         rounds.setdefault(store, []).append(_ratios(store, place))
@@ -67,11 +70,12 @@ def main() -> None:
     if not Path("/proc/self/schedstat").exists():
         print("bench/guard: left out: processor times are read from Linux's /proc")
         return
-    found = measure()
+    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    found = measure({} if options.record else recorded)
     if options.record:
         rounded = {store: {name: round(value, 2) for name, value in one.items()} for store, one in found.items()}
         RECORD.write_text(json.dumps(rounded, indent=2) + "\n")
-    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        recorded = rounded
     verdicts = [verdict for store, one in found.items() for verdict in judge(store, one, recorded.get(store, {}))]
     for verdict in verdicts:
         print(f"bench/guard: {'' if verdict.level == 'fine' else verdict.level.upper() + ': '}{verdict.line}")

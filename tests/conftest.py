@@ -37,6 +37,7 @@ for number in (signal.SIGINT, signal.SIGHUP):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--turn", default=turns.ALL, help="all, or commit, or a number from 0: see tests/turns.py")
     parser.addoption("--turn-every", action="store_true", help="all tests take turns, not only some")
+    parser.addoption("--import-only", action="store_true", help="import the files of tests, which compiles them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,9 +58,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """As many as there are processors, and four more for chaos tests, which mostly wait."""
-    return min(PROCESSES_MAX, (os.cpu_count() or 1) + 4)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many as there are processors, and four more for chaos tests, which mostly wait. Without these one more is
+    enough: each process collects all tests and starts servers of its own."""
+    waiting = 1 if "not chaos" in config.getoption("markexpr").split(" and ") else 4
+    return min(PROCESSES_MAX, (os.cpu_count() or 1) + waiting)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,11 +83,26 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
+    done = yield
+    config = metafunc.config
+    repeats = "not repeat" not in config.getoption("markexpr").split(" and ")
+    turns.leave_out(metafunc, None if every(config) else config.stash[_turn], repeats=repeats)
+    return done
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> list[pytest.Item] | None:
+    """With --import-only a file has no test: to make them takes as long as to import what they need."""
+    return [] if collector.config.getoption("import_only") else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     turn = config.stash[_turn]
-    if turn is not None:
-        turns.deselect(config, items, turn, every=every(config))
+    if turn is not None and every(config):
+        turns.deselect_all_but(config, items, turn)
     if hasattr(config, "workerinput"):
         from .spreading import Order
 

@@ -58,18 +58,29 @@ def chosen(variants: Iterable[tuple[str, str]], turn: int, turns: int = TURNS) -
     }
 
 
-def test_of(nodeid: str) -> str:
-    return nodeid.partition("[")[0]
-
-
 def file_of(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-def deselect(config: pytest.Config, items: list[pytest.Item], turn: int, *, every: bool = False) -> None:
-    """Keep the tests whose turn it is. `every`: all of them take turns, not only those marked."""
-    taking = [item.nodeid for item in items if every or any(item.get_closest_marker(mark) for mark in MARKS)]
-    unit_of, of = (file_of, TURNS_OF_ALL) if every else (test_of, TURNS)
-    left_out = set(taking) - chosen(((unit_of(nodeid), nodeid) for nodeid in taking), turn, of)
+def leave_out(metafunc: pytest.Metafunc, turn: int | None, *, repeats: bool) -> None:
+    """Of a test's variants keep those whose turn it is, before a test is made of each: half of all are left out, and
+    each of several processes would make them. Not `repeats`: nor those marked repeat, which -m would leave out later.
+    """
+    calls = metafunc._calls
+    if turn is not None:
+        test = metafunc.definition
+        every = any(test.get_closest_marker(mark) for mark in MARKS)
+        taking = [call.id for call in calls if every or any(mark.name in MARKS for mark in call.marks)]
+        left_out = set(taking) - chosen(((test.nodeid, variant) for variant in taking), turn)
+        calls[:] = [call for call in calls if call.id not in left_out]
+    if not repeats:
+        # A test all of whose variants repeat is left to -m: where none is left, pytest makes a test without a variant.
+        calls[:] = [call for call in calls if not any(mark.name == "repeat" for mark in call.marks)] or calls
+
+
+def deselect_all_but(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
+    """Keep the tests whose turn it is, where all of them take turns."""
+    nodeids = [item.nodeid for item in items]
+    left_out = set(nodeids) - chosen(((file_of(nodeid), nodeid) for nodeid in nodeids), turn, TURNS_OF_ALL)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]

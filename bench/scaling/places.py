@@ -112,7 +112,7 @@ class RedisPlace(Place):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = ValkeyServer(auto_aof_rewrite_percentage="0").start()
+        self.server = ValkeyServer(on_disk=True, auto_aof_rewrite_percentage="0").start()
         self.client: redis.Redis = self.server.client()
 
     def _url(self, name: str) -> str:
@@ -144,7 +144,7 @@ class ClusterPlace(Place):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(cluster_node_timeout="30000", auto_aof_rewrite_percentage="0").start()
+        self.cluster = Cluster(on_disk=True, cluster_node_timeout="30000", auto_aof_rewrite_percentage="0").start()
         self.clients: list[redis.Redis] = [node.client() for node in self.cluster.primaries]
 
     def _url(self, name: str) -> str:

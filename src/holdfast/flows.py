@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .backends.contract import Backend
 from .clock import to_seconds
@@ -129,9 +128,7 @@ def waits_for(call: BoundCall[R], parents: Iterable[str]) -> BoundCall[R]:
     ids = tuple(dict.fromkeys((*call.new.after, *parents)))
     if len(ids) > PARENTS_MAX:
         raise ConfigurationError(f"a job waits for at most {PARENTS_MAX} others, and {call!r} would for {len(ids)}.")
-    return replace(
-        call, new=msgspec.structs.replace(call.new, after=ids, options=with_parents(call.new.options, len(ids)))
-    )
+    return replace(call, new=replace(call.new, after=ids, options=with_parents(call.new.options, len(ids))))
 
 
 def in_chunks(task: Task[[list[T]], Any], rows: Iterable[T], size: int) -> Iterator[BoundCall[Any]]:

@@ -11,8 +11,9 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from msgspec import Struct
 
 from . import logs
 from .context import Context, Resources, tellable_words
@@ -56,8 +57,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(Struct, frozen=True):
     """One middleware: its sync form, its async form, or both."""
 
     sync: Middleware | None

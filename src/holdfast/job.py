@@ -6,10 +6,10 @@ Called by the app and by users. Plain data; I/O happens only through the app the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from . import records
@@ -17,6 +17,7 @@ from .clock import moment
 from .codec import decode_plain
 from .dependencies import DUE_AFTER_PARENTS
 from .errors import ArgumentsRejected, ConfigurationError
+from .frozen import Discreet
 from .headers import headers_of, tags_of
 from .lifecycle import Failure, State
 from .options import Duration
@@ -32,16 +33,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(Struct, frozen=True):
     """Result of enqueue_many: how many jobs it created, and how many calls matched an existing job."""
 
     created: int
     kept: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class BoundCall(Generic[R]):
+class BoundCall(Discreet, Generic[R], frozen=True):
     """A call with its arguments checked and its id assigned. Enqueueing it again creates no second job."""
 
     new: NewJob
@@ -350,8 +349,7 @@ def result_of(parent: Job[R] | BoundCall[R]) -> R:
     return cast(R, Placeholder(parent.id))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """One page of the jobs that match a query, and how much was scanned for it."""
 
     jobs: list[Job[Any]]
@@ -409,8 +407,7 @@ PAGE_SIZE = 200  # read at once during iteration
 PAGE_MAX = 1000  # of `page()`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DeadLetter:
+class DeadLetter(Discreet, frozen=True, kw_only=True):
     """The one dead letter of a logical job: (queue, task, key), or the id if it has no key."""
 
     id: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 
@@ -50,6 +51,9 @@ class Ending(StrEnum):
     BURIED = "buried"
     CANCELLED = "cancelled"
     STALLED = "stalled"  # the process running it died without a result
+
+
+SUCCEEDED: Final = Ending.SUCCEEDED  # for what runs for every job: until Python 3.12 looking up a member costs 80 ns
 
 
 class Verb(StrEnum):

@@ -6,9 +6,10 @@ one. Never writes anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from .backends.contract import Backend
 from .clock import moment, to_seconds
@@ -157,8 +158,7 @@ async def _unserved(backend: Backend, job: JobRecord) -> str:
 PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.05, 1.5, 0.5  # seconds between polls; news resets it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One reported change of a job: `kind` is "state", "progress" or "log"."""
 
     kind: Literal["state", "progress", "log"]

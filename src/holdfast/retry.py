@@ -7,16 +7,21 @@ jitter. A policy is frozen and safe to share.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .clock import SECONDS_MAX, to_seconds
 from .context import Verdict
 from .errors import ConfigurationError
+from .frozen import Frozen, put
+from .lazy import import_lazily
 from .names import check_list, known_options, shown
+
+if TYPE_CHECKING:
+    import random
+else:
+    import_lazily(globals(), "random")
 
 Backoff = Callable[[int, BaseException | None], float | timedelta | None]
 ErrorClasses = type[BaseException] | Iterable[type[BaseException]]
@@ -26,8 +31,7 @@ logger = logging.getLogger("holdfast")
 _ABSENT: Any = object()  # distinguishes "limit not given" from "limit=None", which means unlimited
 
 
-@dataclass(frozen=True, init=False, slots=True)
-class RetryPolicy:
+class RetryPolicy(Frozen):
     """When a failed job is retried.
 
     `limit` counts the retries after the first failure: 0 never, None unlimited. The n-th retry waits
@@ -36,6 +40,7 @@ class RetryPolicy:
     instances of `on` and not of `never` are retried.
     """
 
+    __slots__ = ("backoff", "base", "cap", "delays", "factor", "jitter", "limit", "never", "on", "step")
     limit: int | None
     base: float
     factor: float
@@ -71,7 +76,6 @@ class RetryPolicy:
             raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {shown(limit)}.")
         if backoff is not None and not callable(backoff):
             raise ConfigurationError("RetryPolicy(backoff=…) must be callable: (failures, error) -> seconds or None.")
-        put = object.__setattr__  # the dataclass is frozen
         put(self, "limit", limit)
         put(self, "base", to_seconds(base, "RetryPolicy(base=…)"))
         put(self, "factor", _number(factor, "factor", 1.0, 1e6))

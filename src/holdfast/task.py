@@ -11,7 +11,6 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import FunctionType, MappingProxyType
 from typing import (
@@ -26,6 +25,8 @@ from typing import (
 )
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .clock import to_seconds
 from .codec import CatchAllCodec, Codec, OpenCodec, read_parameters, signature_of
@@ -121,8 +122,7 @@ def check_after(value: object) -> tuple[str, ...]:
     return tuple(ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """When one call is due and after which others, under which id, and on whose connection it is stored."""
 
     id: str | None = None
@@ -130,7 +130,7 @@ class Placement:
     due_at: float | None = None
     connection: Any = None
     own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call only
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     by: str = ""  # who enqueues; empty: this process, or the job that it runs
     after: tuple[str, ...] = ()
     on_parent_failure: OnParentFailure = "bury"

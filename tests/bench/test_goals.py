@@ -111,3 +111,14 @@ def test_at_half_load_less_is_better() -> None:
         ("half load, p99 ms", 2.0, True),
         ("half load, p99.9 ms", 2.0, True),
     ]
+
+
+def test_the_better_group_prefetch_counts() -> None:
+    hot = "holdfast, one hot group"
+    cases = {
+        f"{hot}, group_prefetch=16": case(ratios={hot: 6.0}),
+        f"{hot}, group_prefetch=64": case(ratios={hot: 11.0}),
+        "holdfast, 10,000 groups, group_prefetch=16": case(ratios={"holdfast, ungrouped": 0.6}),
+    }
+    assert found(cases, "one hot group, group_prefetch, ÷ without", "groups") == (11.0, True)
+    assert found(cases, "10,000 groups, group_prefetch, ÷ ungrouped", "groups") == (0.6, False)

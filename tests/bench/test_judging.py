@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.judging import best, judge
+from bench.judging import best, judge, settled
 
 RECORDED = {"processor": 4.0, "time": 3.0}
 
@@ -39,3 +39,17 @@ def test_what_is_not_on_record_is_fine_and_says_how_to_note_it() -> None:
 def test_the_best_round_counts_and_a_ratio_may_be_missing() -> None:
     assert best([{"time": 9.0}, {"time": 3.0, "processor": 2.0}]) == {"processor": 2.0, "time": 3.0}
     assert best([{"time": 9.0}]) == {"time": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("found", "enough"),
+    [
+        ({"processor": 4.0, "time": 3.0}, True),
+        ({"processor": 5.3, "time": 3.0}, False),  # a warning, which a better round may take back
+        ({"processor": 4.0, "time": 12.1}, False),
+        ({"time": 3.0}, False),  # one ratio is missing
+    ],
+)
+def test_rounds_end_when_none_could_change_the_verdict(found: dict[str, float], enough: bool) -> None:
+    assert settled(found, RECORDED) is enough
+    assert not settled(found, {})  # nothing on record: all rounds, for bench/guard --record

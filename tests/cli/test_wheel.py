@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
+RECORD = "holdfast/backends/redis/scripts.json"  # made by hatch_build.py; in a checkout, too, if it was installed
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -40,12 +41,12 @@ def wheel(built: Path) -> Path:
 
 def source_files() -> set[str]:
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(PACKAGE.parent).as_posix() for path in files}
+    return {path.relative_to(PACKAGE.parent).as_posix() for path in files} - {RECORD}
 
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == source_files()
+    assert names == {*source_files(), RECORD}
     for kind in (".sql", ".lua", "py.typed"):
         assert any(name.endswith(kind) for name in names), kind
 
@@ -80,6 +81,8 @@ def test_an_empty_environment_with_the_wheel_has_a_command_that_works(wheel: Pat
     assert version in run(command, "--version", cwd=tmp_path)
     where = run(python, "-c", "import holdfast; print(holdfast.__file__, holdfast.__version__)", cwd=tmp_path)
     assert where.split() == [str(site / "holdfast" / "__init__.py"), version]
+    recorded = "from holdfast.backends.redis.scripts import SCRIPTS; print(SCRIPTS.recorded)"
+    assert run(python, "-c", recorded, cwd=tmp_path).strip() == "True"
     (tmp_path / "shop.py").write_text(
         "from holdfast import Holdfast\n"
         "app = Holdfast('sqlite:///jobs.db')\n"

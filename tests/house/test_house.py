@@ -22,10 +22,9 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    batch_calls clock codec context dead_copies dependencies durable errors events headers hooks job lazy lifecycle logs
-    named_task names options placeholders queries rates records redact retry rollups schedules step_replay steps task
-    task_settings
-    worker_status
+    batch_calls clock codec context dead_copies dependencies durable errors events frozen headers hooks job lazy
+    lifecycle logs named_task names options placeholders queries rates records redact retry rollups schedules
+    step_replay steps task task_settings worker_status
 """
 FACE = "app batches bulk caller_transaction children dead_letters eager edits flows leased_jobs observer operator"
 FACE += " producer results store_thread topics unique_keys worker_commands"

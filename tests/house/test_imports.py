@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends import preload
@@ -17,8 +17,8 @@ from holdfast.worker.processes.spawner import Plan
 
 NEVER = "asyncio ssl subprocess ctypes difflib tempfile zipfile importlib.resources redis psycopg rich click cronsim"
 PRODUCER = """
-    app backends clock codec context dead_copies dead_letters dependencies durable errors events headers hooks job lazy
-    lifecycle logs names named_task observer operator options options.checks options.families options.special
+    app backends clock codec context dead_copies dead_letters dependencies durable errors events frozen headers hooks
+    job lazy lifecycle logs names named_task observer operator options options.checks options.families options.special
     options.tasks options.workers placeholders producer queries queries.language queries.match queries.pages rates
     records results retry rollups schedules steps store_thread task task_settings unique_keys worker_commands
     worker_status
@@ -71,8 +71,35 @@ def test_a_producer_on_sqlite_imports_no_feature_that_it_does_not_use(tmp_path: 
     stores = {name for name in found if name.startswith("holdfast.backends.")}
     assert {name.removeprefix("holdfast.") for name in found - stores} <= set(PRODUCER.split())
     assert {name.removeprefix("holdfast.backends.") for name in stores if ".sqlite" not in name} == {
-        *("caller_connections", "contract", "formulas", "fragments", "reader", "scan_pages", "seals", "urls")
+        *(
+            "caller_connections",
+            "contract",
+            "decoding",
+            "formulas",
+            "fragments",
+            "reader",
+            "scan_pages",
+            "seals",
+            "urls",
+        )
     }
+
+
+def test_the_command_line_shows_its_version_without_msgspec() -> None:
+    found = imported("import holdfast.cli.main")
+    assert found & {"msgspec", "asyncio", "rich"} == set()
+
+
+@pytest.mark.parametrize("what", [f"exec({ENQUEUE!r})", "import holdfast.cli.runner_main"])
+def test_dataclasses_are_not_compiled_at_every_start(tmp_path: Path, what: str) -> None:
+    """Each costs half a millisecond. `Revival` is one, as it is stored."""
+    count = "import dataclasses; made = []; process = dataclasses._process_class\n"
+    count += "dataclasses._process_class = lambda cls, *rest: (made.append(cls.__name__), process(cls, *rest))[1]\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{count}{what}\nprint(*made)", f"sqlite:///{tmp_path}/jobs.db"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == ["Revival"]
 
 
 @pytest.mark.parametrize("feature", FEATURES.split())

@@ -25,13 +25,16 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from holdfast.backends.postgres.asking import PreparedBodies, PreparedCall
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.connection import Connections, PreparedCall, Session
+from holdfast.backends.postgres.connection import Connections, Session
 from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
+
+from .folders import make_folder
 
 START_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
-QUICK = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+QUICK = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "max_wal_size=128MB"]
 
 
 class ServerMissing(RuntimeError):
@@ -73,12 +76,15 @@ class Server:
         """`copy_of`: the socket folder of a primary (or of a proxy before it) whose standby this becomes."""
         self._as_nobody: dict[str, object] = {}
         self.home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._files = make_folder("holdfast-pg-data-", on_disk=durable)
+        self._data = self._files / "data"
         self._settings = [*([] if durable else QUICK), *more]
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = _programs(self.home)
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             nobody = pwd.getpwnam("nobody")
-            os.chown(self.home, nobody.pw_uid, nobody.pw_gid)
+            for folder in (self.home, self._files):
+                os.chown(folder, nobody.pw_uid, nobody.pw_gid)
             self._as_nobody = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         if copy_of is None:
             self._copy_image()
@@ -89,15 +95,15 @@ class Server:
         """initdb takes ten times as long as to copy what it made, so a process runs it once."""
         if not _images:
             self._make("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-            _images.append(Path(tempfile.mkdtemp(prefix="holdfast-pg-image-")))
+            _images.append(make_folder("holdfast-pg-image-"))
             atexit.register(shutil.rmtree, _images[0], ignore_errors=True)
-            subprocess.run(["cp", "-a", self.home / "data", _images[0]], check=True)
+            subprocess.run(["cp", "-a", self._data, _images[0]], check=True)
         else:
-            subprocess.run(["cp", "-a", _images[0] / "data", self.home], check=True)
+            subprocess.run(["cp", "-a", _images[0] / "data", self._files], check=True)
 
     def _make(self, program: str, *options: str | Path) -> None:
         made = subprocess.run(
-            [self._programs / program, "-D", self.home / "data", *options],
+            [self._programs / program, "-D", self._data, *options],
             capture_output=True, check=False, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
         )  # fmt: skip
         if made.returncode:
@@ -132,7 +138,7 @@ class Server:
     def _launched(self) -> subprocess.Popen[bytes]:
         with (self.home / "log").open("ab") as log:
             started: subprocess.Popen[bytes] = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.home / "data", "-k", self.home, "-c", "listen_addresses=",
+                [self._programs / "postgres", "-D", self._data, "-k", self.home, "-c", "listen_addresses=",
                  "-c", "max_connections=200", *self._settings],
                 stdout=log, stderr=log, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
             )  # fmt: skip
@@ -160,7 +166,8 @@ class Server:
 
     def remove(self) -> None:
         self.end()
-        shutil.rmtree(self.home, ignore_errors=True)
+        for folder in (self.home, self._files):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _children_of(parent: int) -> list[int]:
@@ -197,6 +204,7 @@ STORE_BYTES_MAX = 2**20  # dead rows and all; a larger one is made anew
 
 _left: dict[tuple[str, str], list[tuple[Session, set[str]]]] = {}  # and the verbs each has served
 _asked: dict[tuple[str, str], dict[str, PreparedCall]] = {}  # they know which of these sessions has them prepared
+_bodies: dict[tuple[str, str], PreparedBodies] = {}
 
 
 class WarmBackend(PostgresBackend):
@@ -212,6 +220,7 @@ class WarmBackend(PostgresBackend):
         super().__init__(named, schema=schema, call_timeout=PATIENCE_SECONDS)
         self._left = _left.setdefault((conninfo, schema), [])
         self._asked = _asked.setdefault((conninfo, schema), {**self._asked, "hint": PreparedCall("hint", NOTIFY)})
+        self._bodies = _bodies.setdefault((conninfo, schema), self._bodies)
         self._connections.abandon = self._leave  # type: ignore[method-assign]
 
     async def open(self) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.backends.sqlite.backend import SqliteBackend
+
+from .folders import make_folder
 
 
 @functools.cache
@@ -34,15 +35,9 @@ def store_at(path: Path) -> SqliteBackend:
     return SqliteBackend(str(path), synchronous="NORMAL")
 
 
-ROOM_BYTES_MIN = 256 << 20  # in memory; all stores of a case together have a few megabytes
-_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system: mkdtemp makes a folder of our own in it
-
-
 @functools.cache
 def _folder() -> Path:
-    """In memory where there is room: no power is cut, and a disk's file system takes a fifth of a case's time."""
-    in_memory = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > ROOM_BYTES_MIN
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-sq-", dir=_MEMORY if in_memory else None))
+    folder = make_folder("holdfast-sq-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

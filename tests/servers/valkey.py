@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +29,8 @@ import redis.utils
 
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import keys_of
+
+from .folders import make_folder
 
 # redis-py reads its own version from its installed files for each client and connection it makes.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
@@ -97,10 +98,10 @@ def free_port() -> int:
 class Server:
     """One server with a directory of its own. `settings` are the server's own words, such as appendfsync="always"."""
 
-    def __init__(self, *, tcp: bool = False, **settings: str) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="holdfast-rd-"))
+    def __init__(self, *, tcp: bool = False, on_disk: bool = False, **settings: str) -> None:
         self.port = free_port() if tcp else 0
         self._settings = {"appendonly": "yes", "appendfsync": "everysec", "save": "", **settings}
+        self.home = make_folder("holdfast-rd-", on_disk=on_disk or self._settings["appendfsync"] == "always")
         self._program = _program()
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -30,7 +30,7 @@ MEET_AGAIN_SECONDS = 3.0
 class Cluster:
     """A number of primaries, each with a number of replicas."""
 
-    def __init__(self, *, primaries: int = 3, replicas: int = 0, **settings: str) -> None:
+    def __init__(self, *, primaries: int = 3, replicas: int = 0, on_disk: bool = False, **settings: str) -> None:
         words = {
             "cluster_enabled": "yes",
             "cluster_node_timeout": "1500",
@@ -39,8 +39,8 @@ class Cluster:
             "repl_diskless_sync_delay": "0",
             **settings,
         }
-        self.primaries = [Server(tcp=True, **words) for _ in range(primaries)]
-        self.replicas = [Server(tcp=True, **words) for _ in range(primaries * replicas)]
+        self.primaries = [Server(tcp=True, on_disk=on_disk, **words) for _ in range(primaries)]
+        self.replicas = [Server(tcp=True, on_disk=on_disk, **words) for _ in range(primaries * replicas)]
         self._told_at = -math.inf  # when the nodes were last told to meet (monotonic)
 
     @property

@@ -128,7 +128,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_policy_is_frozen_and_comparable() -> None:
     with pytest.raises(AttributeError):
-        RetryPolicy().limit = 5  # type: ignore[misc]
+        RetryPolicy().limit = 5
     assert RetryPolicy(2) == RetryPolicy(2)
     assert hash(RetryPolicy(2)) == hash(RetryPolicy(2))
 

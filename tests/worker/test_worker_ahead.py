@@ -24,7 +24,7 @@ from holdfast.worker.keeper.exchange_loop import CLAIM_AHEAD_MIN, ExchangeLoop
 from holdfast.worker.keeper.lease_renewal import Ledger
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import InProcessRunners, Limited, Signals, limited_by
-from holdfast.worker.keeper.store_client import AdaptiveLimit, StoreClient
+from holdfast.worker.keeper.store_client import AdaptiveLimit, Halves, StoreClient
 from holdfast.worker.processes import protocol, spawner
 from holdfast.worker.processes.pool import AHEAD_PATIENCE_SECONDS, Pool, even_shares
 from holdfast.worker.processes.runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
@@ -687,7 +687,7 @@ async def test_a_slot_that_ends_the_pause_is_filled_by_the_exchange_after_it(mon
         loop._runners, loop._signals, loop._exchanged_at = pool, pool.signals, pool._clock.steady()
         loop._store, loop._renewal = SimpleNamespace(clock=pool._clock), SimpleNamespace(fenced=False)
         loop._ledger, loop._jobs_limit, loop._start_most = Ledger(1, {}), AdaptiveLimit(200), 100
-        loop._ahead_from, loop._seal_reported, loop._unheard = 0.0, False, False
+        loop._ahead_from, loop._seal_reported, loop._unheard, loop._halves = 0.0, False, False, Halves()
         loop._rotation, loop.exchange = SimpleNamespace(queues=("q",)), exchange
         pool._run_seconds = 30.0
         jobs = many(5)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.options import WorkerOptions
-from holdfast.worker.keeper.exchange_loop import QueueRotation
+from holdfast.worker.keeper.store_client import QueueRotation
 
 
 def test_without_weights_each_queue_is_first_in_turn() -> None:

@@ -11,12 +11,15 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
+from msgspec import field
+from msgspec.structs import replace
+
 from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
+from ..frozen import Discreet
 from ..lazy import import_lazily
 from .contract import Backend
 from .urls import ServerUrl, shown_path, split_server_url
@@ -48,8 +51,7 @@ _REDIS_SCHEMES = {  # ours → the driver's
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Address:
+class Address(Discreet, frozen=True):
     """A parsed and validated URL."""
 
     url: str  # as given, including its password

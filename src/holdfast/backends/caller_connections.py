@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
+
+from msgspec import Struct
 
 from ..errors import ConfigurationError, HoldfastError
 from ..records import NewJob
@@ -37,8 +38,7 @@ _NOT_BEGUN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """The kind of connection: the library, sync or async (None: unknown), and its name for error messages."""
 
     library: Library

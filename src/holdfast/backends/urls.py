@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from ..errors import ConfigurationError
+from ..frozen import Discreet
 
 HIDDEN = "***"
 _PLAIN_OPTIONS = frozenset(  # driver options whose values are not secret
@@ -37,8 +37,7 @@ _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 _SECRET_LENGTH_MIN = 3  # a shorter one occurs in any text
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ServerUrl:
+class ServerUrl(Discreet, frozen=True):
     """The parts of a server's URL: user and password decoded, the others as written."""
 
     user: bytes | None
@@ -46,6 +45,9 @@ class ServerUrl:
     hosts: str
     path: str | None  # None: no slash after the hosts
     options: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        return f"<ServerUrl {self.hosts}>"
 
     def without(self, names: Iterable[str]) -> ServerUrl:
         """The same URL without options of these names."""

@@ -7,6 +7,11 @@ that enqueue do, through the app.
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # while it imports our own modules: all of that stays, so looking for garbage in it is time lost
+
 import asyncio
 import io
 import os
@@ -47,6 +52,9 @@ def main() -> int:
     ended = None if setup.dedicated else capture_output()  # a solo runner's entire output belongs to its job
     if setup.dedicated and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     try:
         app = _load(setup)
         ready = hello(app, app.url, app.result_bytes_max, *slots_for(app, setup.slots, setup.queues))

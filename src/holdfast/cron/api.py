@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
@@ -22,6 +22,7 @@ from ..clock import moment
 from ..context import Context
 from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound, InvalidArguments
 from ..events import Started
+from ..frozen import Discreet
 from ..job import BoundCall, Job, plain_args
 from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
@@ -50,8 +51,7 @@ if TYPE_CHECKING:
 # A cron entry as users see it: times as aware datetimes, its call as a task with plain arguments. Frozen data.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Entry:
+class Entry(Discreet, frozen=True, kw_only=True):
     """A cron entry and its progress."""
 
     name: str
@@ -186,8 +186,7 @@ class CronDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Declaration:
+class _Declaration(Struct, frozen=True):
     name: str
     task: Task[..., Any]
     args: Mapping[str, Any]
@@ -197,8 +196,7 @@ class _Declaration:
         return wanted_entry(self.name, self.task.bind(**self.args).new, self.options, declared=True, now=now)
 
 
-@dataclass(frozen=True, slots=True)
-class Backfilled:
+class Backfilled(Struct, frozen=True):
     """One tick of a backfilled range: its time, its job, and whether that job was created now."""
 
     at: datetime

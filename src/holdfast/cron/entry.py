@@ -12,7 +12,6 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -21,7 +20,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
@@ -52,8 +52,7 @@ _NICKNAMES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronOptions:
+class CronOptions(Struct, frozen=True, kw_only=True):
     """How an entry ticks, as users write it; validated on creation."""
 
     cron: str | None = None
@@ -71,7 +70,7 @@ class CronOptions:
     jitter: Duration = 0.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__  # the dataclass is frozen
+        put = force_setattr  # it is frozen
         if (self.cron, self.every, self.next_after).count(None) != 2:
             raise ConfigurationError(
                 'say when: an expression such as "*/5 * * * *", or every=, or next_after=; one of them.'
@@ -101,7 +100,7 @@ class CronOptions:
             )
 
     def _check_bounds(self) -> None:
-        put = object.__setattr__  # the dataclass is frozen
+        put = force_setattr  # it is frozen
         start, end = self.starts_at, self.ends_at
         if start is not None and end is not None and end < start:
             raise ConfigurationError("end= is before start=: the entry would never tick.")

@@ -7,11 +7,11 @@ ConfigurationError that names the option, a good one is returned in the form it 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, get_args
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
@@ -100,8 +100,7 @@ AGING_SECONDS_MAX: Final = 86400.0  # beyond this, a hundred steps of priority c
 ORDER_WINDOW_SECONDS_MAX: Final = 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions:
+class QueueOptions(Struct, frozen=True, kw_only=True):
     """A queue's declaration. `limit` and `rate` apply across all workers, `group_limit` and `group_rate` to each group.
 
     Only Redis Cluster uses `shards`; the other stores ignore it.
@@ -123,7 +122,7 @@ class QueueOptions:
 
     def __post_init__(self) -> None:
         check_queue(self.name)
-        put = object.__setattr__  # the dataclass is frozen
+        put = force_setattr  # it is frozen
         optional_whole("limit=", 1, COUNT_MAX)(self.limit)
         put(self, "rate", optional_rate(self.rate))
         put(self, "group_rate", optional_rate(self.group_rate, "group_rate="))

@@ -8,8 +8,9 @@ spellings of the same: `ungrouped` turns the first into the second, and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any
+
+from msgspec import Struct
 
 from ..errors import ConfigurationError
 from ..records import KeyScope, KeyUntil
@@ -17,8 +18,7 @@ from .checks import Duration
 from .tasks import OnConflict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unique:
+class Unique(Struct, frozen=True, kw_only=True):
     """One job per key at a time; the fields are the options of the same meaning."""
 
     key: str | Callable[..., str | None]
@@ -30,8 +30,7 @@ class Unique:
     wait_max: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(Struct, frozen=True, kw_only=True):
     """How long finished and dead jobs are kept, and how many of a task. None: no separate bound."""
 
     finished: Duration | None = None  # succeeded and cancelled jobs; None: a day
@@ -40,7 +39,7 @@ class Retention:
     dead_count: int | None = None
 
 
-_FAMILIES: dict[str, tuple[type, dict[str, str]]] = {
+_FAMILIES: dict[str, tuple[type[Struct], dict[str, str]]] = {
     "unique": (Unique, {"scope": "key_scope", "until": "key_until"}),
     "retention": (
         Retention,
@@ -65,7 +64,7 @@ def ungrouped(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if value is None and family == "unique":
             found: dict[str, Any] = {"key": None}
         elif isinstance(value, kind):
-            found = {names.get(one.name, one.name): getattr(value, one.name) for one in fields(kind)}
+            found = {names.get(name, name): getattr(value, name) for name in kind.__struct_fields__}
         else:
             raise ConfigurationError(f"{family}= takes {kind.__name__}(…), not {type(value).__name__}.")
         if family == "retention":  # what is not given stays as it is

@@ -5,15 +5,14 @@ Created by `@app.task` and refined by `.using`. Frozen, and validated as a whole
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
@@ -165,8 +164,7 @@ def check_revival(value: object) -> Revival | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
+class TaskOptions(Struct, frozen=True, kw_only=True):
     """How a task's jobs are stored and run. `make` takes what users write; the fields are the validated forms."""
 
     name: str = ""
@@ -181,7 +179,7 @@ class TaskOptions:
     window: float | None = None
     wait: float | None = None
     wait_max: float | None = None
-    retry: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
+    retry: RetryPolicy = msgspec.field(default_factory=RetryPolicy)
     timeout: float | None = None
     on_timeout: OnTimeout = "retry"
     max_stalls: int = 3
@@ -232,7 +230,7 @@ class TaskOptions:
             checked = {"order": None, **checked}
         if checked.get("key", self.key) is None and self.key is not None:
             checked = {**FRESH_BY_KEY, **checked}
-        made = dataclasses.replace(self, **checked)
+        made = replace(self, **checked)
         if made.isolation != "process" and any(getattr(made, name) is not None for name in LIMITS):
             raise ConfigurationError(
                 "memory_limit=, cpu_limit= and file_limit= need a separate process for the job. "
@@ -253,7 +251,7 @@ class TaskOptions:
 
     def within(self, timeout: float) -> TaskOptions:
         """These options with this timeout, if they have none."""
-        return self if self.timeout is not None else dataclasses.replace(self, timeout=timeout)
+        return self if self.timeout is not None else replace(self, timeout=timeout)
 
     def for_call(self, stored: bytes | None) -> TaskOptions:
         """These options with those that `.using` set for one job, as stored with it."""
@@ -264,7 +262,7 @@ class TaskOptions:
         except (msgspec.MsgspecError, RecursionError):  # written by a newer version: the task's own options apply
             return self
         changes = said.changes(self.retry)
-        return dataclasses.replace(self, **changes) if changes else self  # headers change no option
+        return replace(self, **changes) if changes else self  # headers change no option
 
     def rules(self) -> list[TaskRule]:
         """What the store must know about the task: under its name and, for jobs stored earlier, its aliases."""

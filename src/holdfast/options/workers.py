@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
+from ..frozen import Frozen, put
 from ..names import check_list, check_name, shown
 from .checks import COUNT_MAX, PRIORITY_MAX, Duration, one_of, optional_whole, queue_name, whole
 
@@ -28,8 +28,7 @@ WEIGHT_MAX: Final = 1000
 _SWEEP_OFF = (None, 0, False)
 
 
-@dataclass(frozen=True, init=False, slots=True)
-class WorkerOptions:
+class WorkerOptions(Frozen):
     """A worker's settings, validated together.
 
     With lease L, renewal every H, call timeout C and fence margin M, these must hold: C ≤ H, L ≥ 3·H + C + M (two
@@ -37,6 +36,29 @@ class WorkerOptions:
     Defaults derive from the lease: H = L/6, C = L/10, M = L/5, sweeps every H.
     """
 
+    __slots__ = (
+        "call_timeout",
+        "drain",
+        "fence_margin",
+        "grace",
+        "group_slots",
+        "history",
+        "history_minutes",
+        "lease",
+        "log_jobs",
+        "name",
+        "on_fence",
+        "poll_every",
+        "priority",
+        "queue_order",
+        "queues",
+        "renew_every",
+        "slots",
+        "slots_by_queue",
+        "sweep_every",
+        "task_slots",
+        "weights",
+    )
     queues: tuple[str, ...] | None  # None: the queues of the app's tasks
     slots_by_queue: Mapping[str, int]
     slots: int
@@ -91,7 +113,6 @@ class WorkerOptions:
         margin = span / 5 if fence_margin is None else to_seconds(fence_margin, "fence_margin=")
         check_lease(lease=span, renew_every=every, call_timeout=timeout, fence_margin=margin)
         names, caps = _worker_queues(queues)
-        put = object.__setattr__  # the dataclass is frozen
         put(self, "queues", names)
         put(self, "slots_by_queue", MappingProxyType(caps))
         put(self, "slots", whole(slots, "slots=", 1, 100_000))
@@ -118,7 +139,7 @@ class WorkerOptions:
     def with_slots(self, slots: int) -> WorkerOptions:
         """The same with another number of slots."""
         other = copy(self)
-        object.__setattr__(other, "slots", slots)
+        put(other, "slots", slots)
         return other
 
 

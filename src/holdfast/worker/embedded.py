@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from msgspec import Struct
 
 from .. import events, logs
 from ..clock import Clock, SystemClock
@@ -61,8 +62,7 @@ class HostApp(Protocol):
     def _cron_entries(self) -> Sequence[CronEntry]: ...
 
 
-@dataclass(frozen=True)
-class Drained:
+class Drained(Struct, frozen=True):
     """Totals of one worker run.
 
     `succeeded` counts jobs, `failed` counts failed attempts (whether or not a retry follows), `left` counts unfinished

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from psycopg import AsyncCursor
 
-from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections, PreparedCall
+from holdfast.backends.postgres.asking import PREPARE_AFTER, PreparedBodies, PreparedCall
+from holdfast.backends.postgres.connection import Connections
 from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
 
 from ...servers.postgres import Server
@@ -46,6 +47,38 @@ def test_the_same_answer_however_often_it_is_asked(server: Server) -> None:
             ({"word": "x" * 3_000_000, "content": b"", "number": 2, "said": False}, "x" * 3_000_000 + "|\\x|2|f"),
         ):
             assert [await ask(question, given) for _ in range(OFTEN)] == [answer] * OFTEN
+
+    asking(server, use)
+
+
+BODIES = "SELECT n, convert_to(repeat(n::text, (100 / (n - 7))::integer), 'UTF8') FROM unnest(%(numbers)s::bigint[]) n"
+NUMBERS = [8, 1 << 40, *range(100, 4000)]  # so many that they arrive in pieces
+
+
+def test_rows_of_bytes_are_the_same_however_often_they_are_asked_for(server: Server) -> None:
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = PreparedBodies(
+            "bodies", "SELECT n, convert_to(repeat(n::text, 50), 'UTF8') FROM unnest(%(numbers)s::bigint[]) n"
+        )
+        for _ in range(OFTEN):
+            found = await connections.call("ask", lambda cursor: question.ask(cursor, NUMBERS), writes=True)
+            assert found == {number: str(number).encode() * 50 for number in NUMBERS}
+            assert await connections.call("ask", lambda cursor: question.ask(cursor, []), writes=True) == {}
+        assert len(connections._idle) == 1
+
+    asking(server, use)
+
+
+def test_a_refusal_behind_rows_that_came_leaves_none_of_them(server: Server) -> None:
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = PreparedBodies("bodies", BODIES)
+        for _ in range(OFTEN):
+            with pytest.raises(BackendError, match="division by zero"):
+                await connections.call("ask", lambda cursor: question.ask(cursor, [*NUMBERS, 7]), writes=True)
+            assert await connections.call("ask", lambda cursor: question.ask(cursor, [8]), writes=True) == {
+                8: b"8" * 100
+            }
+        assert len(connections._idle) == 1
 
     asking(server, use)
 

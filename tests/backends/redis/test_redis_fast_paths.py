@@ -15,13 +15,15 @@ import redis
 from msgspec import structs
 
 from holdfast.backends.redis import backend as store
+from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES, keys_of
-from holdfast.backends.redis.scripts import SCRIPTS, Script, load_scripts
+from holdfast.backends.redis.scripts import SCRIPTS, Script
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.rates import Rate
 from holdfast.records import (
+    Answer,
     ClaimRequest,
     Exchanged,
     Lease,
@@ -50,7 +52,7 @@ def _cut(script: Script) -> Script:
     head, end, _ = script.text.partition("\nuntil true\n")
     assert end
     text = f"{head}{end}return redis.error_reply('LONG this is not plain')\n"
-    return replace(script, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return replace(script, source=lambda: text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class _Chosen(RedisBackend):
@@ -64,7 +66,7 @@ class _Chosen(RedisBackend):
 
 class _FastOnly(_Chosen):
     scripts: ClassVar[Mapping[str, Script]] = {
-        **SCRIPTS,
+        **load_scripts(),
         "enqueue": _cut(SCRIPTS["enqueue"]),
         "exchange": _cut(SCRIPTS["exchange"]),
     }
@@ -136,6 +138,7 @@ class Walk:
         self.undo: Act | None = None
         self.odd = (0.02, 0.07, 0.2)[seed % 3]
         self.priorities = self.dice.choice(((0,), (0, 0, 0, 5, -1)))
+        self.chains = seed % 4 > 1
 
     async def _both(self, act: Callable[[RedisBackend], Awaitable[Any]]) -> Any:
         answers: list[Any] = []
@@ -169,6 +172,8 @@ class Walk:
                 {"id": f"j{self.dice.randrange(1, self.number + 1)}"},
                 {"group": "a\0b"},
                 {"queue": "q\1"},
+                {"group": "a", "order": self.dice.choice((-3, 4))},
+                {"group": "b", "max_stalls": 0},
             )
             odd = self.dice.choice(choices)
         usual = {
@@ -209,6 +214,7 @@ class Walk:
             done.append(done[0])
         back = [Release(id=lease.id, token=lease.token) for lease in self.leases if self._is_odd()]
         queues = ("q\1", "r") if self._is_odd() else self.dice.choice((("q", "r"), ("q",), ("r", "q")))
+        chained = self.dice.choice((0, 1, 4, 40)) if self.chains else 0
         request = ClaimRequest(
             worker="w",
             call=self.calls,
@@ -219,6 +225,8 @@ class Walk:
             most_by_group=2 if self._is_odd() else None,
             bytes_max=self.dice.choice((2**22, 2**22, 6000, 100, 1)),
             sweep_max=self.dice.choice((200, 200, 1)),
+            chain_by_queue={"q": self.dice.choice((2, 3, 9))} if chained else {},
+            chained_max=chained,
         )
         got: Exchanged = await self._both(lambda backend: backend.exchange(done, back, request, now=self.now))
         if self._is_odd():  # its answer was lost
@@ -433,6 +441,48 @@ def test_plain_calls_take_the_fast_path(made: Callable[..., Awaitable[Any]]) -> 
             ]
             names += [one.id for one in got.leases]
         assert sorted(names) == sorted(f"j{number}" for number in range(12))
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_plain_chains_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> None:
+    """Also while the rest of a chain is still running, and where groups were ready before."""
+
+    async def scenario() -> None:
+        backend = await made(_FastOnly)
+        await backend.declare([QueueRule(name="default")])
+        jobs = [NewJob(id=f"{group}{number}", task="t", group=group) for number in range(9) for group in "ab"]
+        for job in jobs:
+            assert (await backend.enqueue([job]))[0].created
+
+        async def exchange(call: int, done: list[Lease], most: int = 4, chained: int = 10) -> list[Lease]:
+            ends = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in done]
+            chains = {"default": 4} if chained else {}
+            request = ClaimRequest(
+                worker="w", call=call, queues=("default",), most=most, chain_by_queue=chains, chained_max=chained
+            )
+            got: Exchanged = await backend.exchange(ends, (), request)
+            assert list(got.answers) == [Answer.OK] * len(done)
+            return list(got.leases)
+
+        def told(leases: list[Lease]) -> list[tuple[str, bool]]:
+            return [(lease.id, lease.chained) for lease in leases]
+
+        first = await exchange(1, [])
+        assert told(first) == [
+            ("a0", False), ("b0", False), *((f"a{n}", True) for n in (1, 2, 3)), *((f"b{n}", True) for n in (1, 2, 3))
+        ]  # fmt: skip
+        part, rest = [one for one in first if one.id in ("a0", "b0", "b1")], first[2:5]
+        rest += [one for one in first if one.id in ("b2", "b3")]
+        assert await exchange(2, part) == []
+        second = await exchange(3, rest, chained=3)  # both groups are freed, and share what may be chained
+        assert told(second) == [("a4", False), ("b4", False), ("a5", True), ("a6", True), ("b5", True)]
+        third = await exchange(4, second, most=1)
+        assert told(third) == [("a7", False), ("a8", True)]
+        fourth = await exchange(5, [], most=1)  # ready since then
+        assert told(fourth) == [("b6", False), ("b7", True), ("b8", True)]
+        assert await exchange(6, [*third, *fourth]) == []
         await backend.close()
 
     asyncio.run(scenario())

@@ -15,7 +15,7 @@ import redis
 
 from holdfast.backends.redis import codec, limits
 from holdfast.backends.redis.keys import KEY_NAMES, KEY_TYPES, keys_of
-from holdfast.backends.redis.layouts import FIELDS
+from holdfast.backends.redis.layouts import FIELDS, TERMS
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.walk import FlowWalk, Walk
 from tests.servers.valkey import hash_of, scores_of
@@ -56,7 +56,9 @@ def _list_live(job: dict[str, Any], found: Indexes) -> None:
         numbers = struct.pack(">QQ", job["fence"], job["seq"])
         found["running"][codec.escaped(job["worker"]) + numbers + codec.escaped(queue) + job_id] = 0.0
     elif state == "w":
-        rank_ = struct.pack(">IQ", 2**31 - job["priority"], job["seq"])
+        order = job["terms"][-1] if isinstance(job["terms"], list) and len(job["terms"]) == len(TERMS) else False
+        between = b"" if order is False else b"\1" + struct.pack(">Q", order + TURN_ZERO)
+        rank_ = struct.pack(">I", 2**31 - job["priority"]) + between + struct.pack(">Q", job["seq"])
         found["waiting"][_place(queue, job["group"]) + held + rank_ + job_id] = 0.0
     elif state == "s":
         due = struct.pack(">dQ", max(0.0, job["due_at"]), job["seq"])

@@ -107,7 +107,7 @@ def test_a_reply_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
             replies.get_buffer(-1)[: len(content)] = content
             replies.buffer_updated(len(content))
 
-        asked = asyncio.ensure_future(replies.to(b"ECHO", 1))
+        asked = asyncio.ensure_future(replies.ask(b"ECHO", 1))
         await asyncio.sleep(0)
         arrives(b"$1\r\na\r\n")
         assert await asked == [b"a"] and transport.written == [b"ECHO"] and not transport.aborted
@@ -115,7 +115,7 @@ def test_a_reply_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
         assert transport.aborted
         replies.connection_lost(None)
         with pytest.raises(EOFError):
-            await replies.to(b"ECHO", 1)
+            await replies.ask(b"ECHO", 1)
         assert transport.written == [b"ECHO"]
 
     asyncio.run(body())

@@ -10,7 +10,8 @@ from itertools import product
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.redis import prune, read, scan, scripts
+from holdfast.backends.redis import prune, read, scan
+from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import UNLIMITED, Rate
@@ -316,7 +317,7 @@ def test_prune_removes_as_many(make: Make, limit: int, older_than: float | None)
 def test_every_function_a_script_calls_is_there() -> None:
     """A name misspelt in a branch that is rarely taken would be found by its first user."""
     calls = re.compile(r"(?<![\w.:'])(hf\.\w+|[a-z_]\w*)\(")
-    for verb, script in scripts.SCRIPTS.items():
+    for verb, script in load_scripts().items():
         text = re.sub(r" -- .*$", "", script.text, flags=re.M)
         text = re.sub(r"'(?:\\.|[^'\\])*'", "''", text)
         made = set(re.findall(r"^function (hf\.\w+)\(", text, re.M))

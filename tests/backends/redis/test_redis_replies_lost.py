@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from holdfast.backends.redis.assembler import load_scripts
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.scripts import SCRIPTS
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Held, NewJob, WorkerRecord
@@ -29,7 +29,7 @@ async def behind_a_proxy(server: Server, prefix: str) -> AsyncIterator[tuple[Red
     port = listening.sockets[0].getsockname()[1]
     backend = RedisBackend(f"redis://127.0.0.1:{port}/0", prefix=prefix, connections=1)
     with server.client() as client:
-        for script in SCRIPTS.values():  # so that no reply cut off is the question for a script
+        for script in load_scripts().values():  # so that no reply cut off is the question for a script
             client.script_load(script.text)
     await backend.open()
     await backend.register(WorkerRecord(id="w", lease_seconds=600.0))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import redis
 from holdfast import rates, records
 from holdfast.backends import open_backend
 from holdfast.backends.fragments import StatementsBroken
-from holdfast.backends.redis import codec, scripts
+from holdfast.backends.redis import assembler, codec, scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
@@ -242,27 +244,27 @@ def test_scripts_build_no_name_of_a_key() -> None:
 
 
 def test_a_name_without_a_position_is_refused() -> None:
-    names = scripts._arguments("enqueue", "-- args: now, jobs\n-- raw: bodies...")
+    names = assembler._arguments("enqueue", "-- args: now, jobs\n-- raw: bodies...")
     for code in ("return row[STAET]", "return args.jbos", "return meta.sek", "return ARGV.boddies"):
         with pytest.raises(StatementsBroken, match="no"):
-            scripts._with_positions("enqueue", code, names)
+            assembler._with_positions("enqueue", code, names)
 
 
 def test_every_name_in_capitals_has_been_replaced() -> None:
-    for script in scripts.SCRIPTS.values():
+    for script in assembler.load_scripts().values():
         code = re.sub(r"'[^']*'|--.*", "", script.text)
         left = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", code)) - {"KEYS", "ARGV"}
         assert {name for name in left if f"local {name} = " not in code} == set(), script.verb
 
 
 def test_a_fragment_is_inserted_with_its_arguments() -> None:
-    fragment = scripts._fragment("-- TWICE(a, b): twice.\n-- Why.\na .. b .. a\n")
-    code = scripts._with_fragments("x = TWICE(f(1, 2), TWICE('p', q[1]))", {"TWICE": fragment})
+    fragment = assembler._fragment("-- TWICE(a, b): twice.\n-- Why.\na .. b .. a\n")
+    code = assembler._with_fragments("x = TWICE(f(1, 2), TWICE('p', q[1]))", {"TWICE": fragment})
     assert code == "x = f(1, 2) .. 'p' .. q[1] .. 'p' .. f(1, 2)"
 
 
 def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_known_before() -> None:
-    fresh = scripts.load_scripts()
+    fresh = assembler.load_scripts()
     words = fresh.words
     assert not fresh._made
     assert fresh["enqueue"] is fresh["enqueue"] and set(fresh._made) == {"enqueue"}
@@ -270,16 +272,17 @@ def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_kn
 
 
 def test_all_scripts_fit_together() -> None:
-    scripts.load_scripts().check()
-    found = scripts._sections()
+    assembler.load_scripts().check()
+    found = assembler._sections()
     found["part"]["stray"] = "-- stray: needed by nobody.\nfunction hf.stray()\nend\n"
     with pytest.raises(StatementsBroken, match="parts that no script needs: \\['stray'\\]"):
-        scripts.Scripts(found, with_fast_paths=True).check()
+        assembler.AssembledScripts(found, with_fast_paths=True).check()
 
 
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
-    flagged = {verb for verb, script in scripts.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
-    assert set(scripts.SCRIPTS) - flagged == {
+    every = assembler.load_scripts()
+    flagged = {verb for verb, script in every.items() if "allow-oom" in script.text.splitlines()[0]}
+    assert set(every) - flagged == {
         "carry",
         "edit",
         "enqueue",
@@ -301,8 +304,8 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 
 def test_bounds_in_lua_are_the_codes() -> None:
-    found = scripts._sections()
-    constants = scripts._constants([*found["part"].values(), *found["script"].values()])
+    found = assembler._sections()
+    constants = assembler._constants([*found["part"].values(), *found["script"].values()])
     for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
         assert float(constants[name]) == getattr(records, name), name
     for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):
@@ -313,3 +316,31 @@ def test_bounds_in_lua_are_the_codes() -> None:
     assert constants["SERIAL_PREFIX"] == repr(records.SERIAL_PREFIX)
     assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
     assert RETAIN_SECONDS == codec._RETAIN == Settlement(id="", token="", ending=Ending.SUCCEEDED).retain
+
+
+def test_the_event_loop_goes_on_while_a_script_is_assembled(make: Make) -> None:
+    async def run() -> None:
+        backend, may_go_on = make(), threading.Event()
+        await backend.open()
+        text = "#!lua\nreturn { 'assembled' }\n"
+
+        loop = asyncio.get_running_loop()
+
+        def source() -> str:
+            loop.call_soon_threadsafe(may_go_on.set)
+            assert may_go_on.wait(20), "the loop stood still"
+            return text
+
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        script = scripts.Script("slow", sha, True, (), (), source)
+        assert await backend._connections.run(script, []) == [b"assembled"]
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_does_not_read_the_version_of_the_driver(make: Make) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(redis.utils, "get_lib_version", lambda: pytest.fail("it was read"))
+        backend = make()
+        backend._connections._class(**backend._connections._settings)

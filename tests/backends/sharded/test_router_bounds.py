@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from holdfast.backends.sharded import lease
 from holdfast.errors import ConfigurationError, OutcomeUnknown
-from holdfast.lifecycle import State
+from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import (
+    Answer,
     ClaimRequest,
     CronEntry,
     Flaw,
@@ -198,3 +201,66 @@ def test_a_tick_whose_job_is_refused_stops_no_sweep() -> None:
 def test_a_promote_says_that_a_shard_has_more_edges_to_follow() -> None:
     """The router counts jobs, and edges have a bound of their own."""
     run_differing("the_end_of_a_long_chain_is_reached_in_bounded_steps", memory_stores(), BY_QUEUE)
+
+
+# ---------------------------------------------------------------------- a few shards at a time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The router's own time."""
+    found = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(lease, "PORTION_JOBS", 10)
+    return found
+
+
+def test_a_queue_that_has_enough_is_claimed_from_a_few_shards_and_each_has_its_turn(clock: SimpleNamespace) -> None:
+    async def whole() -> None:
+        _, router, seen = await scene(800)
+        took, last = dict.fromkeys(seen, 0), dict.fromkeys(seen, clock.now)
+        settled: list[Settlement] = []
+        for call in range(1, 41):
+            clock.now += 0.01
+            before = {name: len(requests) for name, requests in seen.items()}
+            got = await router.exchange(settled, (), ask(call, 10), now=NOW)
+            assert len(got.leases) == 10 and set(got.answers) <= {Answer.OK}
+            settled = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in got.leases]
+            claims = [name for name, requests in seen.items() if any(one.most for one in requests[before[name] :])]
+            assert len(claims) == SHARDS if call == 1 else len(claims) <= 2
+            for name in claims:
+                took[name] += 1
+                last[name] = clock.now
+            assert clock.now - min(last.values()) <= lease.ASKED_WITHIN_SECONDS + 0.01
+        assert min(took.values()) >= 4 and sum(took.values()) < 2 * 40
+
+    asyncio.run(whole())
+
+
+def test_a_claim_that_comes_late_asks_every_shard(clock: SimpleNamespace) -> None:
+    async def whole() -> None:
+        _, router, seen = await scene(200)
+        for call in (1, 2, 3):
+            clock.now += lease.ASKED_WITHIN_SECONDS
+            for requests in seen.values():
+                requests.clear()
+            assert len((await router.claim(ask(call, 12), now=NOW)).leases) == 12
+            assert [[one.most for one in requests] for requests in seen.values()] == [[3]] * SHARDS
+
+    asyncio.run(whole())
+
+
+def test_where_a_few_shards_have_not_enough_the_others_are_asked(clock: SimpleNamespace) -> None:
+    """And from then on all of them at once, until there is enough again."""
+
+    async def whole() -> None:
+        _, router, seen = await scene(40)
+        assert len((await router.claim(ask(1, 20), now=NOW)).leases) == 20
+        assert len((await router.claim(ask(2, 30), now=NOW)).leases) == 20
+        for requests in seen.values():
+            requests.clear()
+        await router.enqueue([replace(one, id=f"more-{one.id}") for one in jobs(40)], now=NOW)
+        assert len((await router.claim(ask(3, 20), now=NOW)).leases) == 20
+        assert all(requests[0].most == 5 for requests in seen.values())
+
+    asyncio.run(whole())

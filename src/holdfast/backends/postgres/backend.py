@@ -67,6 +67,7 @@ from ...worker_status import bounded
 from ..contract import Backend
 from ..seals import check_limit, check_rules, check_weight
 from . import codec, move, read, scan
+from .asking import PreparedBodies, PreparedCall
 from .blocking import BlockingCalls
 from .caller_transaction import (
     ENQUEUE_RIGHTS,
@@ -79,7 +80,7 @@ from .caller_transaction import (
     shares_database,
 )
 from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
-from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PooledCursor, PreparedCall, is_held
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .flaws import flaws
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
@@ -131,6 +132,7 @@ class PostgresBackend(Backend):
             conninfo, call_timeout=call_timeout, most=connections, pooled=pooled, schema=schema
         )
         self._asked = {part: PreparedCall(part, self._sql[part]) for part in ASKED_OFTEN}
+        self._bodies = PreparedBodies("exchange.bodies", self._sql["exchange.bodies"])
         self._direct = BlockingCalls(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once opened
@@ -205,11 +207,8 @@ class PostgresBackend(Backend):
             answer, bodies = await self._asked["exchange.call"].ask_both(cursor, values)
             answered = codec.read_exchanged(answer)
             seqs = codec.seqs_without_bodies(answered, bodies)
-            if not seqs:
-                return codec.as_exchanged(answered, bodies, places)
-            binary = not isinstance(cursor, PooledCursor)
-            await cursor.execute(self._sql["exchange.bodies"], {"seqs": seqs}, binary=binary)
-            return codec.as_exchanged(answered, dict(await cursor.fetchall()), places)
+            found = await self._bodies.ask(cursor, seqs) if seqs else bodies
+            return codec.as_exchanged(answered, found, places)
 
         return await self._call("exchange", work, writes=True)
 

@@ -22,17 +22,16 @@ from psycopg.errors import error_from_result
 from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
 from ..reconnect import is_ready
+from .asking import FINE, decisive
 from .codec import in_bytes
 from .connection import (
     AGAIN,
-    FINE,
     HELD,
     LENT,
     STALE,
     TRIES_MAX,
     Connections,
     SessionStale,
-    decisive,
     is_sound,
     keep_inherited,
     not_understood,

@@ -9,6 +9,7 @@ import math
 import re
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
@@ -16,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...dependencies import DUE_AFTER_PARENTS
-from ...lifecycle import Ending, Settlement, State
+from ...lifecycle import SUCCEEDED, Settlement, State
 from ...rates import Rate
 from ...records import (
     Answer,
@@ -41,6 +42,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ..decoding import decoder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Tolerant decoding: an invalid field hides neither the rest of its row nor other rows. Decodes a record as a whole;
@@ -90,9 +92,8 @@ def makes_sense(rate: object) -> bool:
 
 def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]]:
     """A decoder for this kind of record that also returns the names of the fields it could not read."""
-    whole = msgspec.json.Decoder(kind).decode
-    hints, instead = get_type_hints(kind), _INSTEAD[kind]
-    rates = [name for name in ("rate", "group_rate") if name in hints]
+    whole, hints, instead = decoder(kind), cache(lambda: get_type_hints(kind)), _INSTEAD[kind]
+    rates = [name for name in ("rate", "group_rate") if name in kind.__struct_fields__]
 
     def read(text: str) -> tuple[Record, tuple[str, ...]]:
         try:
@@ -111,7 +112,7 @@ def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]
             if field.encode_name not in stored:
                 continue
             try:
-                value = msgspec.convert(stored[field.encode_name], hints[field.name])
+                value = msgspec.convert(stored[field.encode_name], hints()[field.name])
             except (msgspec.ValidationError, RecursionError):
                 unreadable.append(field.name)
                 continue
@@ -124,7 +125,7 @@ def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]
     return read
 
 
-_read_entry = msgspec.json.Decoder(CronEntry).decode
+_read_entry = decoder(CronEntry)
 _read_job = reader(JobRecord)
 read_letter = reader(DeadLetter)
 read_worker = reader(WorkerRecord)
@@ -132,8 +133,8 @@ read_queue = reader(QueueRule)
 read_task = reader(TaskRule)
 read_override = reader(Override)
 read_flow = reader(Flow)
-_read_marks = msgspec.json.Decoder(tuple[Mark, ...]).decode
-_read_rate = msgspec.json.Decoder(Rate).decode
+_read_marks = decoder(tuple[Mark, ...])
+_read_rate = decoder(Rate)
 
 
 def as_job(text: str) -> JobRecord:
@@ -208,12 +209,12 @@ LeaseTexts = tuple[
 ]
 
 
-as_answers = msgspec.json.Decoder(list[Answer]).decode
-as_promoted = msgspec.json.Decoder(Promoted).decode
-as_recovered = msgspec.json.Decoder(list[Recovered]).decode
-as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
-as_command = msgspec.json.Decoder(Command).decode
-as_renewal = msgspec.json.Decoder(Renewal).decode
+as_answers = decoder(list[Answer])
+as_promoted = decoder(Promoted)
+as_recovered = decoder(list[Recovered])
+as_refilled = decoder(tuple[int, str, str])
+as_command = decoder(Command)
+as_renewal = decoder(Renewal)
 
 
 class _StoredJob(msgspec.Struct, frozen=True, array_like=True):
@@ -250,9 +251,9 @@ class _Ticked(msgspec.Struct, frozen=True):
     skipped: bool = False
 
 
-read_exchanged = msgspec.json.Decoder(Answered, strict=False).decode
-_read_enqueued = msgspec.json.Decoder(Stored).decode
-_read_ticked = msgspec.json.Decoder(_Ticked).decode
+read_exchanged = decoder(Answered, strict=False)
+_read_enqueued: Callable[[Any], Stored] = decoder(Stored)  # type: ignore[arg-type]  # a union
+_read_ticked = decoder(_Ticked)
 
 
 class Told(NamedTuple):
@@ -300,7 +301,7 @@ class SettledWith(msgspec.Struct, frozen=True):
     stirred: list[str] = []
 
 
-as_settled_with = msgspec.json.Decoder(SettledWith).decode
+as_settled_with = decoder(SettledWith)
 
 
 def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -469,7 +470,7 @@ def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
     first: dict[str, int] = {}
     others: list[int] = []
     for place, one in enumerate(settlements):
-        if one.ending is Ending.SUCCEEDED and one.retain >= 0 and one.id not in first and _OURS.match(one.token):
+        if one.ending is SUCCEEDED and one.retain >= 0 and one.id not in first and _OURS.match(one.token):
             first[one.id] = place
         else:
             first.setdefault(one.id, -1)

@@ -20,9 +20,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
-from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection, IsolationLevel, pq, waiting
-from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection, IsolationLevel, waiting
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from ...errors import (
     BackendError,
@@ -40,7 +39,7 @@ from ...lifecycle import state_conflict
 from ..reconnect import Pace, is_ready
 from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
-from .codec import sent
+from .asking import PREPARE_AFTER, answer
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
@@ -48,10 +47,8 @@ SCHEMA_VERSION = 11
 TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts
-PREPARE_AFTER = 5  # executions of one statement on one connection
 WAIT_SECONDS = 0.1  # psycopg looks up so often from waiting for the server
 OPENING_SECONDS = 2.0  # an attempt to connect that its caller gave up is waited for until it is this old
-FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # Our functions lock first and read afterwards, which needs a snapshot per statement, whatever the database's default.
 ISOLATION = "read committed"
 # Our own objects are schema-qualified, so nobody's functions can shadow the server's.
@@ -187,14 +184,6 @@ def not_understood() -> ConfigurationError:
     )
 
 
-def decisive(found: Any, result: Any) -> Any:
-    """Which of two results of one call counts, the one found so far or the next: an error wins.
-
-    The server sends the row before it commits, so a failed commit arrives as a separate result.
-    """
-    return result if found is None or (found.status in FINE and result.status not in FINE) else found
-
-
 class PooledCursor(AsyncClientCursor[Any]):
     """For a session borrowed from a pooler: SET LOCALs precede each statement and end with its transaction.
 
@@ -248,7 +237,7 @@ class Session(AsyncConnection[Any]):
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             await self.cancel_safe(timeout=0)
             with contextlib.suppress(psycopg.Error):  # usually that it was cancelled
-                await _answer(self.pgconn)
+                await answer(self.pgconn)
         if self._in_block or self.pgconn.transaction_status != TransactionStatus.IDLE:
             self.pgconn.finish()
             return
@@ -591,106 +580,3 @@ def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
     except psycopg.Error:
         return False
     return not is_ready(connection.fileno()) and connection.pgconn.status == ConnStatus.OK
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Prepared statements that return one row, executed from the event loop by libpq calls instead of psycopg's cursor: for
-# the hottest statements, at a third of the cursor's cost for the client. The caller owns the connection meanwhile;
-# `Connections` bounds the time and maps the errors. Behind a pooler, where no session state may persist, the cursor is
-# used.
-
-
-_PARAMETER = re.compile(r"%\((\w+)\)s")
-
-
-class PreparedCall:
-    """A statement with numbered parameters that returns one row: a text, optionally followed by bytes."""
-
-    def __init__(self, name: str, statement: str) -> None:
-        self._name, self._statement = f"holdfast_{name}".encode(), statement
-        self._names = tuple(dict.fromkeys(_PARAMETER.findall(statement)))
-        self._numbered = _PARAMETER.sub(lambda found: f"${self._names.index(found[1]) + 1}", statement).encode()
-        self._uses: WeakKeyDictionary[AsyncConnection[Any], int] = WeakKeyDictionary()
-
-    async def ask(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> str:
-        return (await self.ask_both(cursor, given))[0]
-
-    async def ask_both(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> tuple[str, bytes]:
-        """The first few calls on a connection use the cursor: a short-lived connection is not worth preparing on."""
-        connection = cursor.connection
-        uses = self._uses.get(connection, 0)
-        if uses < PREPARE_AFTER or isinstance(cursor, PooledCursor):
-            self._uses[connection] = uses + 1
-            await cursor.execute(self._statement, given, prepare=False, binary=not isinstance(cursor, PooledCursor))
-            row: Any = await cursor.fetchone()
-            return str(row[0]), (row[1] or b"") if len(row) > 1 else b""
-        if uses == PREPARE_AFTER:
-            await self._prepare(connection.pgconn)
-            self._uses[connection] = uses + 1  # not counted if PREPARE failed, so it is prepared again
-        return await self._execute(connection.pgconn, given)
-
-    async def _prepare(self, line: Any) -> None:
-        line.send_prepare(self._name, self._numbered)
-        try:
-            await _answer(line)
-        except asyncio.CancelledError:
-            line.finish()  # whether the name is taken is unknown
-            raise
-
-    async def _execute(self, line: Any, given: Mapping[str, Any]) -> tuple[str, bytes]:
-        values = [given[name] for name in self._names]
-        formats = [int(isinstance(value, bytes)) for value in values]
-        line.send_query_prepared(self._name, [sent(value) for value in values], formats, pq.Format.BINARY)
-        result = await _answer(line)
-        content = result.get_value(0, 1) if result.nfields > 1 else None
-        return (result.get_value(0, 0) or b"").decode(), content or b""
-
-
-async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:
-    """Payloads of notifications on the channels this connection listens to, as they arrive."""
-    line, loop = connection.pgconn, asyncio.get_running_loop()
-    while True:
-        while (hint := line.notifies()) is not None:
-            yield hint.extra.decode(errors="replace")
-        await _ready(loop, line, writing=False)
-
-
-async def _answer(line: Any) -> Any:
-    """Read all results of the request; raise if any of them is an error."""
-    loop = asyncio.get_running_loop()
-    while line.flush():
-        await _ready(loop, line, writing=True)
-    found = None
-    while True:
-        while line.is_busy():
-            await _ready(loop, line, writing=False)
-        result = line.get_result()
-        if result is None:
-            break
-        found = decisive(found, result)
-    if found is None:
-        raise psycopg.OperationalError("the connection was lost")
-    if found.status not in FINE:
-        raise error_from_result(found)
-    return found
-
-
-async def _ready(loop: asyncio.AbstractEventLoop, line: Any, *, writing: bool) -> None:
-    """Wait until the socket is readable (or writable, if `writing`), then read what has arrived."""
-    done: asyncio.Future[None] = loop.create_future()
-    socket = line.socket
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    loop.add_reader(socket, wake)
-    if writing:
-        loop.add_writer(socket, wake)
-    try:
-        await done
-    finally:
-        loop.remove_reader(socket)
-        if writing:
-            loop.remove_writer(socket)
-    line.consume_input()

@@ -14,13 +14,14 @@ from ...dependencies import edge_position, position_of
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from ...steps import place_of_step, step_place
 from .. import seals
+from ..decoding import decoder
 from . import read
 from .codec import as_job, as_marks, encoded, read_letter
 from .flaws import rule_flaws
 from .read import Cursor, Statements, one_picture, pauses, rows, rules
 
-_read_stored = msgspec.json.Decoder(StoredJob).decode
-_as_lines = msgspec.json.Decoder(tuple[LogLine, ...]).decode
+_read_stored = decoder(StoredJob)
+_as_lines = decoder(tuple[LogLine, ...])
 
 
 async def sealed(cursor: Cursor, sql: Statements) -> Seal | None:

@@ -19,7 +19,8 @@ import psycopg
 from psycopg import AsyncCursor
 
 from ...errors import HoldfastError
-from .connection import Connections, PreparedCall, hints
+from .asking import PreparedCall, hints
+from .connection import Connections
 
 HINT_SECONDS_MIN = 0.005  # between two hints of one process
 QUEUES_PER_HINT_MAX = 50

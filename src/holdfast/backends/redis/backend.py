@@ -64,9 +64,10 @@ from ...worker_status import bounded
 from .. import seals
 from ..formulas import ALONE, Numbering
 from ..reconnect import Pace
+from ..wakeup_claims import ClaimsOnWakeup, Woken
 from . import codec, limits
 from .blocking import BlockingCalls
-from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
+from .connection import CONNECTIONS_MAX, Connections, accepted, is_refusal, keep_inherited, left_out
 from .dump import Dumper
 from .flaws import Flaws
 from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
@@ -85,7 +86,7 @@ FAST_PATH_TAKEN = 2  # the value of `known` in the reply of exchange's fast path
 RELIEVED_MAX = 5  # how often one enqueue may remove finished jobs to free memory
 
 
-class RedisBackend(ShardVerbs):
+class RedisBackend(ShardVerbs, ClaimsOnWakeup):
     """A store under one prefix of a Redis or Valkey server, shared by any number of hosts."""
 
     scheme = "redis"
@@ -318,20 +319,26 @@ class RedisBackend(ShardVerbs):
         now: float | None = None,
     ) -> Exchanged:
         values: list[bytes] = []
-        skip_fast_path = self._misses >= MISSES_MAX and self._misses % TRIED_EVERY > 0
-        known, letters, recovered, leases, *why = await self._run(
+        reply = await self._run(
             "exchange",
             now,
             [codec.settlement(one, values) for one in settlements],
             [(one.id, one.token, one.delay) for one in releases],
-            None if request is None else codec.request(request),
-            secrets.token_hex(10),
-            self._trust_restarts,
-            skip_fast_path,
+            *self._claiming(request),
             pieces=values,
             confirm=bool(settlements),
             long_bodies=True,
         )
+        return self._exchanged(reply, request)
+
+    def _claiming(self, request: ClaimRequest | None) -> tuple[Any, ...]:
+        """The arguments of an exchange that concern its claim."""
+        skip_fast_path = self._misses >= MISSES_MAX and self._misses % TRIED_EVERY > 0
+        asked = None if request is None else codec.request(request)
+        return asked, secrets.token_hex(10), self._trust_restarts, skip_fast_path
+
+    def _exchanged(self, reply: Sequence[Any], request: ClaimRequest | None) -> Exchanged:
+        known, letters, recovered, leases, *why = reply
         if request is not None:
             self._misses = 0 if known == FAST_PATH_TAKEN else self._misses + 1
         seal, quiet, opens, chained = (*why, *(None,) * 4)[:4]
@@ -547,6 +554,18 @@ class RedisBackend(ShardVerbs):
             return msgspec.msgpack.decode(packed, type=float | None), last.decode()
 
         return await self._watching().wait(queues, timeout, at_hand)
+
+    @property
+    def awaits_wakeup(self) -> bool:
+        return self._wakeups is not None and self._wakeups.at_rest
+
+    async def claim_on_wakeup(self, request: ClaimRequest, give_up: asyncio.Event) -> Woken:
+        values = [None, [], [], *self._claiming(request)]
+        command, _ = self._connections.spelled(SCRIPTS["exchange"], values, ())
+        reply, hinted = await self._watching().behind_hint(command, give_up)
+        if not isinstance(reply, list) or is_refusal(reply) or left_out(reply):
+            return Woken(None, hinted)  # an error, or long arguments are missing: a repeat deals with it
+        return Woken(self._exchanged(reply, request), hinted)
 
     def _watching(self) -> Wakeups:
         if self._wakeups is None or self._wakeups.loop is not asyncio.get_running_loop():

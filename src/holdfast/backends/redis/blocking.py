@@ -22,6 +22,7 @@ from redis.retry import Retry
 from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from ..reconnect import Pace
 from .connection import (
+    DRIVER,
     KEEPALIVE,
     READ_BYTES_MAX,
     Call,
@@ -46,9 +47,9 @@ class BlockingCalls:
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         # Over TLS, what the server sends after the handshake looks like an unsolicited reply on an idle connection.
         self.usable = not issubclass(self._class, SSLConnection)
-        ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast"}
-        bounds = {"socket_timeout": call_timeout, "socket_connect_timeout": 2 * call_timeout}
-        self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours, **bounds}
+        ours: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast"}
+        ours |= {"socket_timeout": call_timeout, "socket_connect_timeout": 2 * call_timeout}
+        self._settings = {**DRIVER, **(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         self._pace = pace or Pace()
         self._most = most
         self._begin()

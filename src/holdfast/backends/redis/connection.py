@@ -19,13 +19,14 @@ import os
 import re
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import hiredis
 import msgspec
+import redis
 from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.connection import parse_url as parse_driver_url
 from redis.asyncio.retry import Retry
@@ -70,6 +71,12 @@ KEEPALIVE: Mapping[str, Any] = {
         getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
     },
 }
+try:  # newer versions read the driver's version from its installed files for each connection, unless they are told
+    from redis.driver_info import DriverInfo
+
+    DRIVER: Mapping[str, Any] = {"driver_info": DriverInfo(lib_version=redis.__version__)}
+except ImportError:
+    DRIVER = {}
 PRIMARY_SECONDS = 1.0  # a connection whose server was a primary this recently is not checked again
 
 _SAFE = {  # refused before anything was carried out
@@ -176,8 +183,7 @@ class Unconfirmed(Exception):
     """A write is done, but too few replicas have it, or that is unknown, or the rest of its reply cannot be read."""
 
 
-@dataclass(slots=True, frozen=True)
-class Confirmation:
+class Confirmation(msgspec.Struct, frozen=True):
     """Commands sent after a write, on the same connection, to learn how many replicas have it: `confirmation_by`."""
 
     command: bytes
@@ -202,8 +208,7 @@ def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bo
     return Confirmation(before + mark + wait, 3 if of_cluster else 2, replicas)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """A command as it is sent, and the replies to expect."""
 
     verb: str
@@ -215,8 +220,7 @@ class Call:
     bodies: str | None = None  # the key of bodies that the reply may name instead of containing: they are read after it
 
 
-@dataclass(slots=True)
-class Line:
+class Line(msgspec.Struct, eq=False):
     """A connection of the pool."""
 
     connection: AbstractConnection
@@ -248,7 +252,7 @@ class Connections:
             raise ConfigurationError(f"the Redis URL cannot be parsed{_words_about(url, error)}") from None
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
-        self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
+        self._settings = {**DRIVER, **(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         try:
             self._class(**self._settings)  # does not connect; finds options that the driver does not have
         except (TypeError, ValueError, RedisError) as error:
@@ -301,18 +305,17 @@ class Connections:
         count = b"*%d\r\n" % (len(script.keys) + 4 + len(pieces))
         rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
 
-        def whole() -> bytes:
+        def whole() -> bytes:  # rarely: once after the server was restarted
             return count + self._head("EVAL", script.text, script.keys) + rest
 
-        return count + self._head("EVALSHA", script.sha, script.keys) + rest, whole
+        head = self._heads.get(script.sha)
+        if head is None:
+            head = self._heads[script.sha] = self._head("EVALSHA", script.sha, script.keys)
+        return count + head + rest, whole
 
     def _head(self, command: str, script: str, names: Sequence[str]) -> bytes:
-        head = self._heads.get(script)
-        if head is None:
-            keys = [self.keys[KEY_NAMES.index(name)] for name in names]
-            head = b"".join(map(_bulk, [command, script, str(len(keys)), *keys]))
-            self._heads[script] = head
-        return head
+        keys = [self.keys[KEY_NAMES.index(name)] for name in names]
+        return b"".join(map(_bulk, [command, script, str(len(keys)), *keys]))
 
     async def command(self, verb: str, *words: str | bytes | float) -> Any:
         """Run one plain command that only reads."""
@@ -412,7 +415,7 @@ class Connections:
         except ResponseError as error:
             if whole is None or not str(error).startswith("NOSCRIPT"):
                 raise
-            answer = await converse(connection, whole(), replies)
+            answer = await converse(connection, await asyncio.to_thread(whole), replies)  # it may have to be assembled
         line.primary_at = now
         if is_refusal(answer):
             return answer
@@ -572,29 +575,27 @@ def joined(reply: Sequence[Any], bodies: Sequence[bytes | None]) -> list[Any]:
 
 
 class Replies(asyncio.BufferedProtocol):
-    """Receives the replies to one call at a time. A caller that gives up waiting must close the connection."""
+    """Receives the replies to calls, in their order. Who cancels the wait for one must close the connection."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._parser = hiredis.Reader()
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._waiter: asyncio.Future[list[Any]] | None = None
-        self._answers: list[Any] = []
-        self._count = 0
+        self._expected: deque[tuple[asyncio.Future[list[Any]], int]] = deque()  # who waits for how many replies
+        self._answers: list[Any] = []  # to the first of them, so far
         self._lost: BaseException | None = None  # why the connection is unusable
 
-    async def to(self, command: bytes, count: int) -> list[Any]:
-        """Send a command and return its `count` replies, errors included."""
+    def ask(self, command: bytes, count: int) -> asyncio.Future[list[Any]]:
+        """Send a command behind those under way and return what will have its replies. If that is given a result
+        before they come, they are dropped."""
         if self._lost is not None:
             raise self._lost
-        self._parser = hiredis.Reader(replyError=ResponseError)
-        self._answers, self._count = [], count
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            self._transport.write(command)
-            return await self._waiter
-        finally:
-            self._waiter = None
+        if not self._expected:
+            self._parser = hiredis.Reader(replyError=ResponseError)
+        waiter = asyncio.get_running_loop().create_future()
+        self._expected.append((waiter, count))
+        self._transport.write(command)
+        return waiter
 
     # ------------------------------------------------------------------ called by the transport
 
@@ -602,26 +603,32 @@ class Replies(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        waiter, parser = self._waiter, self._parser
-        if waiter is None or waiter.done():  # an unsolicited reply: the next call would take it for its own
+        expected, parser = self._expected, self._parser
+        if not expected or expected[0][0].cancelled():  # an unsolicited reply: the next call would take it
             self._transport.abort()
             return
         parser.feed(cast("bytes", self._buffer[:nbytes]))  # it takes any buffer, and copies it
         if nbytes == len(self._buffer) < READ_BYTES_MAX:
             self._buffer = memoryview(bytearray(4 * nbytes))
+        complete: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         try:
-            while (answer := parser.gets()) is not False:
+            while expected and (answer := parser.gets()) is not False:
                 self._answers.append(answer)
-                if len(self._answers) == self._count:
-                    waiter.set_result(self._answers)
-                    return
+                if len(self._answers) == expected[0][1]:
+                    complete.append((expected.popleft()[0], self._answers))
+                    self._answers = []
         except hiredis.HiredisError:  # not a reply of Redis
             self._transport.abort()
+        for waiter, answers in reversed(complete):  # the last first: a job that was claimed, not the hint before it
+            if not waiter.done():
+                waiter.set_result(answers)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = exc or EOFError()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._lost)
+        for waiter, _ in self._expected:
+            if not waiter.done():
+                waiter.set_exception(self._lost)
+        self._expected.clear()
 
 
 def receive(connection: AbstractConnection) -> None:
@@ -633,9 +640,14 @@ def receive(connection: AbstractConnection) -> None:
 
 async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
     """Send and read `count` replies, errors included."""
+    return await ask(connection, command, count)
+
+
+def ask(connection: AbstractConnection, command: bytes, count: int) -> asyncio.Future[list[Any]]:
+    """Send, behind what is under way, and return what will have the replies: see Replies.ask."""
     if connection._writer is None:
         raise EOFError
-    return await cast("Replies", connection._writer.transport.get_protocol()).to(command, count)
+    return cast("Replies", connection._writer.transport.get_protocol()).ask(command, count)
 
 
 def let_go(connection: AbstractConnection) -> None:

@@ -1,6 +1,6 @@
 """The only place where keys are named, and the layout of a job's record.
 
-Called by scripts.py, which declares the keys to the scripts, and by backend.py. A store has this fixed set of keys
+Called by assembler.py, which declares the keys to the scripts, and by backend.py. A store has this fixed set of keys
 under one hash tag and no others: no script builds the name of a key, so all keys of a script are on one cluster node.
 """
 

@@ -1,7 +1,7 @@
 """The layout of every packed array that is stored or passed to a script, and the type of each field of a job's record.
 
 The only place where a position is decided. codec.py and limits.py build and read the arrays in this order;
-scripts.py replaces `row[STATE]` and `rate[RATE_COUNT]` in the Lua files by these positions, and inserts the check of
+assembler.py replaces `row[STATE]` and `rate[RATE_COUNT]` in the Lua files by these positions, and inserts the check of
 the record's types where scripts decode records: one that fails counts as absent, so its index entry is set aside and no
 script fails on it. codec.py uses the same types to decode records that may be damaged. Pure.
 

@@ -158,12 +158,20 @@ class Portion(NamedTuple):
 
 
 NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
+FEW_ROUNDS = 2  # if a few shards do not have enough, a few others may; then all are asked
 
 
 class QueueRoom:
     """How much a claim may still take from one queue, and which of its shards may have more."""
 
-    def __init__(self, request: ClaimRequest, leases: Sequence[Lease], queue: str, shards: Sequence[str]) -> None:
+    def __init__(
+        self,
+        request: ClaimRequest,
+        leases: Sequence[Lease],
+        queue: str,
+        shards: Sequence[str],
+        few: Callable[[Sequence[str], int], Sequence[str]] | None = None,
+    ) -> None:
         first = [lease for lease in leases if not lease.chained]
         late = sum(lease.queue == queue for lease in first)
         self._most = min(request.most - len(first), request.most_by_queue.get(queue, request.most) - late)
@@ -173,6 +181,7 @@ class QueueRoom:
         self._by_task = {task: given - taken[task] for task, given in request.most_by_task.items()}
         self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
         self._open = list(shards)  # not asked yet, or used up their portion
+        self._few, self._rounds = few, 0  # which of these shards to ask for so many jobs, in the first rounds
         self._capped: list[str] = []  # did not, but may have jobs of a task whose portion was too small
         self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up its portion of that task
         self._given: dict[str, Portion] = {}
@@ -182,6 +191,9 @@ class QueueRoom:
         candidates = [shard for shard in (*self._open, *self._capped) if may_ask(shard)]
         if self._most <= 0 or self._bytes <= 0 or not candidates:
             return {}
+        self._rounds += 1
+        if self._few is not None and self._rounds <= FEW_ROUNDS:
+            candidates = list(self._few(candidates, self._most)) or candidates
         caps: dict[str, dict[str, int]] = {shard: {} for shard in candidates}
         for task, left in self._by_task.items():
             takers = [shard for shard in candidates if (shard, task) not in self._without]
@@ -196,6 +208,11 @@ class QueueRoom:
         chained = max(0, self._chained // len(given))
         self._given = {shard: Portion(most, caps[shard], each, self._chain, chained) for shard, most in given.items()}
         return self._given
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the shards had as many jobs as there was room for."""
+        return self._most <= 0
 
     def heard(self, answers: Mapping[str, Sequence[Lease]]) -> None:
         """Record what the shards of this round leased; one that did not reply is not asked again."""

@@ -7,9 +7,11 @@ kept here: every write to a lease is fenced by its token in its own shard.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -38,6 +40,8 @@ from .registry import Shards
 
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and all workers' rows, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
+PORTION_JOBS = 100  # a claim asks no more shards than have about so many jobs to lease, as long as they have enough
+ASKED_WITHIN_SECONDS = 0.1  # … and those that were not asked for this long
 
 T = TypeVar("T")
 Named = TypeVar("Named", Held, Report, Release, Settlement)
@@ -183,8 +187,9 @@ class LeaseVerbs:
     ) -> None:
         """Make a new call: first repeat unanswered calls, then send the settlements, then claim the queues in order.
 
-        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares; what
-        some cannot use is then claimed from those that used up theirs.
+        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares, or
+        only a few of them (`WorkerCalls.few`); what some cannot use is then claimed from the others and from those that
+        used up theirs.
         """
         service.turn_to(request.call, len(settlements) + len(releases))
         swept = dict.fromkeys(shard for queue in request.queues for shard in self._shards.of(queue))
@@ -192,7 +197,11 @@ class LeaseVerbs:
         await self._hear_again(service, request, now)
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
-            room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
+            shards = turned(self._shards.of(queue), request.call)
+            few = partial(service.few, dict(batch)) if queue in service.filled else None
+            if few is None:  # all are asked
+                service.turns, service.turned_at = 0.0, time.monotonic()
+            room = QueueRoom(request, service.leases, queue, shards, few)
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
                     claim = service.asking(shard, queue, portion, request)
@@ -201,6 +210,7 @@ class LeaseVerbs:
                 await self._send(service, sending, now)
                 heard = {sent.shard: sent.answer.leases for sent in sending if sent.answer is not None}
                 room.heard({shard: heard[shard] for shard in portions if shard in heard})
+            (service.filled.add if room.is_filled else service.filled.discard)(queue)
         await self._send(service, list(batch.values()), now)
         await self._fit(service, request, now)
 
@@ -404,6 +414,11 @@ class WorkerCalls:
     recovered: list[Recovered] = field(default_factory=list)
     sweeps: Mapping[str, int] = field(default_factory=dict)  # by shard: its part of the call's sweep limit
     sealed: Seal | None = None
+    filled: set[str] = field(default_factory=set)  # queues that had as many jobs as its latest claim asked for
+    asked_at: dict[str, float] = field(default_factory=dict)  # by shard: when it was last asked for jobs
+    short: set[str] = field(default_factory=set)  # shards that had fewer jobs than they were last asked for
+    turns: float = 0.0  # how many shards have their turn to be asked, as of `turned_at`
+    turned_at: float = 0.0
 
     def turn_to(self, call: int, number: int) -> None:
         """Begin a new call; what the last one left unanswered stays pending."""
@@ -421,6 +436,8 @@ class WorkerCalls:
     ) -> ClaimRequest:
         """Return this call's next request to that shard. The shard does its part of the sweep in the first round."""
         round = sum(sent.shard == shard for sent in self.sent)
+        if portion.most:
+            self.asked_at[shard] = time.monotonic()
         return ClaimRequest(
             worker=self.record.id,
             call=number_of(self.call, round),
@@ -434,6 +451,27 @@ class WorkerCalls:
             chain_by_queue={queue: portion.chain} if portion.chained_max else {},
             chained_max=portion.chained_max,
         )
+
+    def few(self, settling: Mapping[str, Sent], shards: Sequence[str], most: int) -> list[str]:
+        """Which of these shards to ask for so many jobs of a queue that has enough: a call costs as much as ten jobs.
+
+        The ones not asked for the longest time, so many that each has its turn within ASKED_WITHIN_SECONDS; then those
+        that get outcomes in this call anyway, until each has about PORTION_JOBS to lease. Those that had fewer jobs
+        than they were asked for count as none. For fewer jobs than there are shards, these take turns.
+        """
+        if most <= len(shards):
+            return list(shards)
+        now = time.monotonic()
+        self.turns = min(float(len(shards)), self.turns + len(shards) * (now - self.turned_at) / ASKED_WITHIN_SECONDS)
+        self.turned_at = now
+        late = sum(now - self.asked_at.get(shard, 0.0) >= ASKED_WITHIN_SECONDS for shard in shards)
+        number = max(late, int(self.turns))
+        self.turns -= int(self.turns)
+        due = sorted(shards, key=lambda shard: self.asked_at.get(shard, 0.0))[:number]
+        full = [shard for shard in shards if shard not in due and shard not in self.short]
+        full.sort(key=lambda shard: -len(settling[shard].places) if shard in settling else 0)
+        wanted = -(-most // PORTION_JOBS) - sum(shard not in self.short for shard in due)
+        return [*due, *full[: max(0, wanted)]]
 
     @property
     def opens_in(self) -> float | None:
@@ -499,6 +537,9 @@ class WorkerCalls:
             self.joined.add(sent.shard)
         else:
             self.joined.discard(sent.shard)
+        if sent.request.most:
+            fewer = sum(not lease.chained for lease in answer.leases) < sent.request.most
+            (self.short.add if fewer else self.short.discard)(sent.shard)
         leases = [] if sent.written_off else signed_leases(sent.shard, answer.leases)
         self.leases += leases
         self.fresh += leases

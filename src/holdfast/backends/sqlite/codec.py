@@ -9,7 +9,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from ...lifecycle import Failure, State
 from ...rates import Rate
 from ...records import ERRORS_KEPT_MAX, Command, CronEntry, Mark, PastDeath, Revival
+from ..decoding import decoder
 from ..fragments import load_statements
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -85,12 +86,6 @@ def garbled_text(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
 
 def is_time(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and _EARLIEST <= value <= _LATEST
-
-
-def decoder(kind: type[T]) -> Callable[[Any], T]:
-    """A decoder of JSON to this type. It is built at the first use: a producer needs none of them."""
-    made = cache(lambda: msgspec.json.Decoder(kind).decode)
-    return lambda value: made()(value)
 
 
 command_of = decoder(Command)

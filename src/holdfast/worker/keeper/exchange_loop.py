@@ -9,18 +9,17 @@ and takes more time once it cannot request less; later calls grow again.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import SUCCEEDED, Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -40,8 +39,9 @@ from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, committed, unreleased
-from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, StoreClient, backoff, cut_short
+from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, Halves, QueueRotation, StoreClient, backoff, cut_short, least
 from .unknown_tasks import UnknownTasks
+from .wakeup_claims import claims_on_wakeup
 
 BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
 EARLY_SECONDS = 0.005  # a hint sooner than this after listening began was already pending
@@ -70,8 +70,7 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
@@ -107,6 +106,7 @@ class ExchangeLoop:
         self._start_most = max(least, -(-options.slots // 2) if runners.in_processes else options.slots)
         claim_most = max(self._start_most, CLAIM_AHEAD_MIN) if runners.in_processes else self._start_most
         self._exchanged_at = 0.0
+        self._halves = Halves()
         self._ahead_from = 0.0  # nothing is claimed ahead before this time
         self._jobs_limit = AdaptiveLimit(claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
@@ -125,6 +125,7 @@ class ExchangeLoop:
         self._unconfirmed: list[Settlement] = []  # leases that are over: by their handlers' own transactions?
         self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
+        self._wakeup_claims = claims_on_wakeup(store.backend, signals.wake)
         self._background: set[asyncio.Task[None]] = set()
         self._seal_reported = False
         self.note_alive()
@@ -135,6 +136,8 @@ class ExchangeLoop:
         `drained`: asked whenever this worker has nothing left to do; True ends the worker.
         """
         signals = self._signals
+        if drained is not None:
+            self._wakeup_claims = None
         while not self._runners.broken:
             try:
                 if await self.step():
@@ -175,7 +178,12 @@ class ExchangeLoop:
             await self._pace()
             most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
-        await self.exchange(settlements, releases, most, self._ahead(most))
+        ahead = self._ahead(most)
+        if self._runners.in_processes and self._halves.alternate(
+            len(settlements), len(self._ledger.busy), self._store.clock.steady(), self._runners.exchange_seconds
+        ):
+            most, ahead = min(most, self._halves.size), 0
+        await self.exchange(settlements, releases, most, ahead)
         if self._unheard:
             if self._signals.abandon.is_set():
                 raise Abandoned
@@ -249,9 +257,16 @@ class ExchangeLoop:
             return 0
         return max(0, min(self._jobs_limit.value - now, self._runners.ahead(now)))
 
-    async def exchange(self, settlements: list[Settlement], releases: list[Release], now: int, ahead: int = 0) -> bool:
+    async def exchange(
+        self,
+        settlements: list[Settlement],
+        releases: list[Release],
+        now: int,
+        ahead: int = 0,
+        on_wakeup: bool = False,
+    ) -> bool:
         """Settle, release and claim in one call: `now` jobs to start at once, and `ahead` more. Return whether it
-        brought leases."""
+        brought leases. `on_wakeup`: only claim, and not before there may be work."""
         most = now + ahead
         self._exchanged_at = self._store.clock.steady()
         if self._reports.pending or self._report_writer.writing:
@@ -267,21 +282,23 @@ class ExchangeLoop:
         request = ClaimRequest(
             worker=renewal.worker.id,
             call=renewal.call,
-            queues=self._rotation.order(),
+            queues=self._rotation.order() if len(self._rotation.queues) > 1 else self._rotation.queues,
             most=most,
             most_by_queue=by_queue,
-            most_by_task=_least(isolated, {**capped, **unknown} if unknown else capped),
+            most_by_task=least(isolated, {**capped, **unknown} if unknown else capped),
             most_by_group=self._options.group_slots,
             priorities=self._options.priority,
             bytes_max=self._bytes_limit.value,
             sweep_max=self._sweep_limit.value,
         )
         if most and self._runners.group_prefetch:
-            jobs, share = self._jobs_limit.value, self._options.group_slots
-            request = chains.asked_for(request, self._runners.group_prefetch, *self._runners.chaining(), jobs, share)
+            jobs, share, (room, seconds) = self._jobs_limit.value, self._options.group_slots, self._runners.chaining()
+            room = -(-room // 2) if self._halves.halving else room  # the other half gets as many
+            request = chains.asked_for(request, self._runners.group_prefetch, room, seconds, jobs, share)
         self.left_some = False
         try:
-            answer, request = await self._until_answered(settlements, releases, request)
+            wait = self._on_wakeup(request) if on_wakeup else self._until_answered(settlements, releases, request)
+            answer, request = await wait
         except TooMuch:
             self._take_back(settlements, releases)
             self._doubtful.update(settlement.token for settlement in settlements)
@@ -303,12 +320,13 @@ class ExchangeLoop:
             return False
         renewal.seen_call = request.call
         if most:
-            took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - ended_at)
-            self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
             self.left_some = self._runners.left_some(isolated, answer.leases)
-            full = sum(not lease.chained for lease in answer.leases) >= request.most
+            first = sum(not lease.chained for lease in answer.leases)
+            full = first >= request.most
+            self._halves.claimed(first, self._ledger.units, self._store.clock.steady(), full=full)
             self._signals.claim_due = full or self.left_some or cut_short(answer.leases, request)
-            self._rotation.claimed(lease.queue for lease in answer.leases)
+            if self._options.weights:
+                self._rotation.claimed(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
         await self._received(answer.leases)
         return bool(answer.leases)
@@ -335,7 +353,7 @@ class ExchangeLoop:
     ) -> tuple[Exchanged, ClaimRequest]:
         """Return the reply and the request as last sent: a repeat requests less, so that it can finish in time."""
         limits = self._jobs_limit, self._bytes_limit, self._sweep_limit, *self._ledger.limits
-        tries = slow = 0
+        tries, slow, began = 0, 0, self._store.clock.steady()
         while True:
             sent = self._signals.alive_at = self._store.clock.steady()
             try:
@@ -349,6 +367,9 @@ class ExchangeLoop:
                 logs.exchange_failed(error, tries, len(settlements) + len(self._ledger.settlements))
             else:
                 self._store.adapt(limits, sent)
+                if request.most:
+                    took = min(EXCHANGE_SECONDS_MAX, self._store.clock.steady() - began)
+                    self._runners.exchange_seconds += (took - self._runners.exchange_seconds) / EXCHANGES_AVERAGED
                 return answer, request
             request = replace(
                 request,
@@ -362,6 +383,18 @@ class ExchangeLoop:
                 raise Abandoned
             if slow >= SPLIT_AFTER and len(settlements) + len(releases) > 1:
                 raise TooMuch
+
+    async def _on_wakeup(self, request: ClaimRequest) -> tuple[Exchanged, ClaimRequest]:
+        """Return the reply to a claim that the store carries out when it wakes this worker. If this worker has
+        something else to do before, or there is no reply, the call is repeated at once, with the same number."""
+        if (ahead := self._wakeup_claims) is not None and (answer := await ahead.answer(request)) is not None:
+            if self._listening is not None and ahead.woken:  # by the same wake-up
+                self._listening.cancel()
+                self._listening = None
+            return answer, request
+        if self._signals.closing:  # it holds nothing, and what that call may still lease goes back when it retires
+            return Exchanged(), request
+        return await self._until_answered([], [], replace(request, most=min(request.most, self.free())))
 
     def _take_back(self, settlements: Sequence[Settlement], releases: Sequence[Release]) -> None:
         """Put unsent outcomes back at the front, for the next exchange."""
@@ -402,7 +435,7 @@ class ExchangeLoop:
         answers: Sequence[Answer],
         ended_at: float,
     ) -> None:
-        leases, doubtful = self._ledger.leases, self._doubtful
+        leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
         self._unheard = False
         lost, succeeded = list[Lease](), list[Lease]()
         seen, ran = list[events.Event](), list[float | None]()
@@ -413,12 +446,12 @@ class ExchangeLoop:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
-            if answer is Answer.OK:
+            if answer is ok:
                 lease = leases.pop(settlement.token, None)
                 self._count(settlement)
                 if lease is None:
                     continue
-                if settlement.ending is Ending.SUCCEEDED:
+                if settlement.ending is SUCCEEDED:
                     succeeded.append(lease)
                     ran.append(settlement.ran)
                     if not (successes or len(succeeded) <= room):
@@ -455,7 +488,7 @@ class ExchangeLoop:
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
-            journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
+            journal.settled(succeeded, SUCCEEDED, ended_at)
             if not successes:
                 journal.drop("succeeded", len(succeeded) - room)
         if lost:
@@ -496,15 +529,22 @@ class ExchangeLoop:
         self._signals.wake.set()
 
     def _count(self, settlement: Settlement) -> None:
-        if settlement.ending is Ending.SUCCEEDED:
+        if settlement.ending is SUCCEEDED:
             self.tally.succeeded += 1
         elif settlement.failed or settlement.ending is Ending.BURIED:
             self.tally.failed += 1
 
     async def _received(self, leases: Sequence[Lease]) -> None:
-        if not leases:
-            return
+        if leases:
+            arrived = self._store.clock.steady()
+            started = await self._start_received(leases)
+            self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # afterwards: jobs do not wait
+
+    async def _start_received(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Start what arrived, as far as it may start. Return it without what this worker's caps exclude."""
         self._early = 0
+        if self._wakeup_claims is not None:
+            self._wakeup_claims.pay = True
         self._take_in_ended()  # their slots are free, too
         now = self._room_now()
         free = {**self._caps()[1], **self._unknown.caps}
@@ -516,11 +556,10 @@ class ExchangeLoop:
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
-        if leases:
-            self._signals.journal.leased(leases, self._renewal.worker.id, self._store.clock.steady())
+        arrived = leases
         if not self._may_start():  # claimed, but may not start any more: release unused
             self._release(leases)
-            return
+            return arrived
         if self._runners.batches.by_task:
             leases, strays, taken = self._batches.gather(leases)
             self._release(strays)
@@ -536,6 +575,7 @@ class ExchangeLoop:
                 leases, marked = leases[: max(0, now - len(marked))], marked[:now]
             self._spawn(self._begin_marks.mark(marked, self._start, self._abandoned_within))
         self._start(leases, now - len(marked))
+        return arrived
 
     def _release(self, leases: Iterable[Lease]) -> None:
         """Give leases back whose jobs were not started."""
@@ -573,8 +613,8 @@ class ExchangeLoop:
 
     def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
         if leases:
-            self._job_log.started(leases)
             self._runners.start(leases, len(leases) if now is None else now)
+            self._job_log.started(leases)  # afterwards: a line takes as long as the way to the runner
 
     def _start_batch(self, leases: list[Lease]) -> None:
         """A batch is full, or its time is up."""
@@ -598,13 +638,19 @@ class ExchangeLoop:
         if not self._signals.claim_due and self.free() and self._listening is None:
             # It looks for work as soon as it would hear of more, which catches what came after the last claim.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
-        await self._signals.wake.wait()
+        if self._wakeup_claims is None:
+            await self._signals.wake.wait()
+            return
+        free = 0 if self._ledger.leases or self._signals.ended or self._signals.claim_due else self.free()
+        if await self._wakeup_claims.possible(free):
+            await self.exchange([], [], free, on_wakeup=True)
 
     async def _listen(self) -> None:
         early = await self._hinted()
         while early is None and self.free():
             self._early = 0
-            self._signals.claim_again()  # in case a hint was lost; it goes on listening, so one claim is enough
+            if not self._is_ahead():  # else the claim is carried out by now, hint or not
+                self._signals.claim_again()  # in case a hint was lost; it goes on listening, so one claim is enough
             early = await self._hinted()
         if not early:
             self._early = 0
@@ -614,7 +660,8 @@ class ExchangeLoop:
                 most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
                 await asyncio.sleep(min(most, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
         self._listening = None
-        self._signals.claim_again()
+        if not self._is_ahead():
+            self._signals.claim_again()
 
     async def _hinted(self) -> bool | None:
         """Wait for a hint that there is work: True if it was there already; None if none came for the poll interval."""
@@ -625,6 +672,9 @@ class ExchangeLoop:
             await asyncio.sleep(seconds)
         passed = self._store.clock.steady() - began
         return True if was_there or passed < EARLY_SECONDS else False if passed < seconds else None
+
+    def _is_ahead(self) -> bool:
+        return self._wakeup_claims is not None and self._wakeup_claims.under_way
 
     def serve(self, queues: tuple[str, ...]) -> None:
         """Claim from these queues from now on."""
@@ -645,56 +695,3 @@ class ExchangeLoop:
             self._opening.cancel()
         for task in (*self._background, *([self._listening] if self._listening is not None else [])):
             task.cancel()
-
-
-def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:
-    """Per-task maximum of a claim: the smaller of free isolated slots and this worker's caps."""
-    if not (isolated and capped):
-        return isolated or capped
-    return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
-
-
-class QueueRotation:
-    """The order in which a worker claims from its queues: round-robin, by weight, or fixed.
-
-    A claim fills the free slots from the first queue before it looks at the next, so the order decides. Without
-    weights, the queues take turns at being first. With weights, the queue with the fewest claimed jobs per weight goes
-    first; a queue that was empty meanwhile accumulates no credit, so it cannot starve the others later.
-    """
-
-    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int], *, strict: bool) -> None:
-        self._weights, self._strict = weights, strict
-        self._served: dict[str, float] = {}
-        self._asked = self.queues = queues
-        self.serve(queues)
-
-    def serve(self, queues: tuple[str, ...]) -> None:
-        """Switch to these queues; new ones start level with the least-served one."""
-        self._asked = self.queues = queues
-        least = min(self._served.values(), default=0.0)
-        self._served = {queue: self._served.get(queue, least) for queue in queues}
-
-    def order(self) -> tuple[str, ...]:
-        """The queues in the order of the next claim."""
-        if not self._strict:
-            self.queues = (*self.queues[1:], *self.queues[:1])  # also rotates queues that are level by weight
-        if not self._weights:
-            return self.queues
-        self._asked = tuple(sorted(self.queues, key=lambda queue: self._served[queue]))
-        return self._asked
-
-    def claimed(self, leased: Iterable[str]) -> None:
-        """Record the claimed jobs, one queue name per job, of the claim made in the latest order."""
-        if not self._weights:
-            return
-        given = Counter(leased)
-        if not given:
-            return
-        for queue, jobs in given.items():
-            if queue in self._served:
-                self._served[queue] += jobs / self._weights.get(queue, 1)
-        last = max((number for number, queue in enumerate(self._asked) if queue in given), default=0)
-        for queue in self._asked[:last]:  # they ran empty, so they accumulate no credit for unused slots
-            self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
-        least = min(self._served.values())
-        self._served = {queue: served - least for queue, served in self._served.items()}

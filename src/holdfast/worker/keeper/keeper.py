@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ... import events, logs
 from ...backends.contract import Backend
@@ -38,8 +39,7 @@ from .watchdog import Watchdog
 TICK_LOOK_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """Totals of one keeper run."""
 
     succeeded: int

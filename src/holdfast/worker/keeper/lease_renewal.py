@@ -345,7 +345,12 @@ class Ledger:
 
     def spare(self, queued: int) -> int:
         """Slots that are free, if `queued` of the jobs wait for one; below 0: more are taken than should be."""
-        return self.slots - len(self.busy) + queued + self.chains.behind + self.together.behind
+        return self.slots - self.units + queued
+
+    @property
+    def units(self) -> int:
+        """How many slots what is busy takes or waits for: a chain takes one, and so does a batch."""
+        return len(self.busy) - self.chains.behind - self.together.behind
 
     def free_by_queue(self) -> Mapping[str, int]:
         """Free slots of queues with their own cap."""

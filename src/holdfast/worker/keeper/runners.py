@@ -105,6 +105,8 @@ class Journal:
 
     def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
         """Leases arrived: their start, by the store's clock, is `now` (steady)."""
+        if not leases:
+            return
         self._offset = now - leases[0].started_at
         room = max(0, COMMON_MAX - self._common) if self.on else 0
         self.seen(*(events.Started(**events.about(lease, worker), fence=lease.fence) for lease in leases[:room]))
@@ -312,7 +314,8 @@ class JobLog:
             return
         if not self._more:
             asyncio.get_running_loop().call_later(SUM_UP_SECONDS, self.close)
-        self._more.update((what, lease.task) for lease in leases)
+        for task, number in Counter([lease.task for lease in leases]).items():
+            self._more[what, task] += number
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ... import logs
@@ -150,3 +151,99 @@ def cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
         return False
     shrunk = request.bytes_max < CLAIM_BYTES_MAX
     return shrunk or 2 * sum(len(lease.args) for lease in leases) > request.bytes_max
+
+
+def least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:
+    """Per-task maximum of a claim: the smaller of free isolated slots and this worker's caps."""
+    if not (isolated and capped):
+        return isolated or capped
+    return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which queue a claim asks first, and when it asks for half of the jobs only. Pure bookkeeping of the exchange loop.
+#
+# Two halves in turn: the next jobs of a hundred strict groups become ready when the ones before are settled. If all of
+# those end together, and all that follow start together, handlers wait for the store and then the store for handlers.
+# So once, when all have ended, a claim brings half of them, and the next claim, made at once, the other half while the
+# first one runs. From then on each exchange settles one half and brings what follows it, while the other half runs:
+# nothing has to keep them apart.
+
+
+JOBS_MIN = 64  # fewer are not worth two exchanges: half of the cost of a small one is fixed
+RUNNING_PART = 0.4  # while more than this part of the jobs is still running, there are two halves already
+IDLE_EXCHANGES_MAX = 4.0  # jobs that ran for longer than this many exchanges take do not wait for the store much
+
+
+class Halves:
+    """Whether a worker's jobs begin and end together."""
+
+    def __init__(self) -> None:
+        self._held = 0  # slots taken since the latest claim that brought jobs, unless it could have brought more
+        self._answered_at = 0.0
+        self.halving = False  # whether the next claim brings only half of the jobs
+
+    def claimed(self, number: int, taken: int, now: float, *, full: bool) -> None:
+        """A claim brought so many jobs, beside those that take slots already. `full`: as many as it was to bring."""
+        self._answered_at = now
+        if number:
+            self._held = 0 if full else number + taken
+
+    def alternate(self, ended: int, running: int, now: float, exchange_seconds: float) -> bool:
+        """Whether the next claim should bring only half of the jobs: nearly all have ended, soon after they came."""
+        self.halving = (
+            self._held >= JOBS_MIN
+            and running < RUNNING_PART * (running + ended)
+            and now - self._answered_at <= IDLE_EXCHANGES_MAX * exchange_seconds
+        )
+        return self.halving
+
+    @property
+    def size(self) -> int:
+        return -(-self._held // 2)
+
+
+class QueueRotation:
+    """The order in which a worker claims from its queues: round-robin, by weight, or fixed.
+
+    A claim fills the free slots from the first queue before it looks at the next, so the order decides. Without
+    weights, the queues take turns at being first. With weights, the queue with the fewest claimed jobs per weight goes
+    first; a queue that was empty meanwhile accumulates no credit, so it cannot starve the others later.
+    """
+
+    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int], *, strict: bool) -> None:
+        self._weights, self._strict = weights, strict
+        self._served: dict[str, float] = {}
+        self._asked = self.queues = queues
+        self.serve(queues)
+
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Switch to these queues; new ones start level with the least-served one."""
+        self._asked = self.queues = queues
+        least = min(self._served.values(), default=0.0)
+        self._served = {queue: self._served.get(queue, least) for queue in queues}
+
+    def order(self) -> tuple[str, ...]:
+        """The queues in the order of the next claim."""
+        if not self._strict:
+            self.queues = (*self.queues[1:], *self.queues[:1])  # also rotates queues that are level by weight
+        if not self._weights:
+            return self.queues
+        self._asked = tuple(sorted(self.queues, key=lambda queue: self._served[queue]))
+        return self._asked
+
+    def claimed(self, leased: Iterable[str]) -> None:
+        """Record the claimed jobs, one queue name per job, of the claim made in the latest order."""
+        if not self._weights:
+            return
+        given = Counter(leased)
+        if not given:
+            return
+        for queue, jobs in given.items():
+            if queue in self._served:
+                self._served[queue] += jobs / self._weights.get(queue, 1)
+        last = max((number for number, queue in enumerate(self._asked) if queue in given), default=0)
+        for queue in self._asked[:last]:  # they ran empty, so they accumulate no credit for unused slots
+            self._served[queue] = max(self._served[queue], self._served[self._asked[last]])
+        least = min(self._served.values())
+        self._served = {queue: served - least for queue, served in self._served.items()}

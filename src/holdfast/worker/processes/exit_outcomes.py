@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...context import TRACEBACK_CHARS_MAX, Ended, Gone, Outcome, OutcomeKind, Stop, bounded, interrupted
 from ...lifecycle import Ending, Failure, Settlement
@@ -19,8 +20,7 @@ from .resource_limits import limit_hit
 from .runner_process import Assignment, RunnerProcess, how_it_ended
 
 
-@dataclass
-class CrashOutcomes:
+class CrashOutcomes(Struct):
     """Outcomes of a dead runner's jobs."""
 
     ended: list[Ended] = field(default_factory=list)

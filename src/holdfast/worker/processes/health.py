@@ -12,8 +12,9 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from ...errors import ConfigurationError
 
@@ -24,8 +25,7 @@ CONNECTIONS_MAX = 32  # above this, the oldest open connection is closed
 Report = Mapping[str, Any]  # `ready` (bool) and any further details
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Struct, frozen=True):
     """A reply: 200, or 503 if not `well`."""
 
     body: bytes

@@ -8,6 +8,7 @@ handles signals, reaps orphans as PID 1 and watches the code for `--reload`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -15,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,7 @@ _LOOKED_AT_BYTES_MAX = 1 << 20
 STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 
 
-@dataclass(frozen=True)
-class Metrics:
+class Metrics(msgspec.Struct, frozen=True):
     """Where to serve the worker's metrics, and how to format them: the meter, the probes' status and Keeper.ages."""
 
     host: str
@@ -261,10 +260,16 @@ def likely_scheme(plan: Plan) -> str:
 
 def import_engine(scheme: str) -> None:
     """Import the keeper and, if it can be guessed, the store. Errors are ignored here: opening the store shows them."""
-    from ..keeper import keeper  # noqa: F401
+    collects = gc.isenabled()
+    gc.disable()  # what is imported stays: looking for garbage in it is time lost
+    try:
+        from ..keeper import keeper  # noqa: F401
 
-    with suppress(Exception):
-        preload(scheme)
+        with suppress(Exception):
+            preload(scheme)
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

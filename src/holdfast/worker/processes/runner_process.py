@@ -217,8 +217,8 @@ class RunnerProcess(asyncio.BufferedProtocol):
             flags.append(flag)
         if any(lease.chained for lease in leases):
             self.chains.add(leases)
-        for frame in protocol.start_frames(flags, leases):
-            self.send(frame)
+        self._outbox.extend(protocol.start_frames(flags, leases))
+        self._flush()  # not in the loop's next iteration: the keeper has other things to do before that
 
     def give_batch(self, leases: Sequence[Lease]) -> int:
         """Send jobs that start as one batch. Return how many of them it could take."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from ... import logs
 from ...clock import Clock
@@ -31,8 +32,7 @@ START_SECONDS_DEFAULT = 120.0  # from start to hello, which includes importing t
 PROGRAM = "holdfast.cli.runner_main"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """How runners are started, and how many."""
 
     app: str  # MODULE:APP

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ... import events, logs
 from ...context import (
     CURRENT,
+    RETURNED,
     STOPPED,
     UNKNOWN_TASK_DELAY_SECONDS,
     CancelRequested,
@@ -30,7 +31,6 @@ from ...context import (
     Ended,
     Gone,
     Outcome,
-    OutcomeKind,
     ReportSink,
     Resources,
     Stop,
@@ -40,14 +40,13 @@ from ...context import (
     options_for,
     raised,
     returned,
-    settlement_for,
     settlement_of,
     stack_of,
     traceback_of,
     undecodable,
     unstartable,
 )
-from ...lifecycle import REMOVED, Ending, Settlement
+from ...lifecycle import REMOVED, SUCCEEDED, Settlement
 from ...records import Lease, Release
 from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
@@ -451,7 +450,7 @@ class Runner:
 
     def _may_begin(self, run: Run) -> bool:
         """False if it was told to stop, or taken back, before its first step."""
-        return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
+        return not run.context._cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
 
     def _threads_are_busy(self) -> bool:
         """Whether every thread that ends a job already has its next one, so that no thread waits for this loop."""
@@ -493,17 +492,18 @@ class Runner:
             self._end_with(interrupted(run.lease))
 
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
-        lease = run.lease
+        lease, value, ran = run.lease, outcome.value, run.seconds
         self._forget(run)
-        ran = run.seconds
         if run.began:
             ran = ran or time.monotonic() - run.began
             self._seconds += ran if run.batch is None else 0.0  # a batch's call counts once
         if self._on_end is not None:
             self._on_end(run.context)
-        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT and not run.context._settled:  # common
+        if outcome.kind is RETURNED and not (run.stop or run.context._settled):  # common
             retain = REMOVED if run.options.remove else run.options.retain
-            end: Ended = settlement_for(lease.id, lease.token, outcome, retain=retain, ran=ran)
+            end: Ended = Settlement(
+                id=lease.id, token=lease.token, ending=SUCCEEDED, value=value, retain=retain, ran=ran
+            )
         else:
             end = conclude(run, outcome, error, self._reports)
             if isinstance(end, Settlement):
@@ -511,7 +511,7 @@ class Runner:
         if run.context._children is not None:
             end = run.context._children.stored_with(end)
         self._ended.append(end)
-        succeeded = type(end) is Settlement and end.ending is Ending.SUCCEEDED  # with jobs it may still be refused
+        succeeded = type(end) is Settlement and end.ending is SUCCEEDED  # with jobs it may still be refused
         after = self._chains.after
         following = self._chains.next(lease, succeeded=succeeded) if after and lease.token in after else None
         if following is not None:

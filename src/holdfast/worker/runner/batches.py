@@ -8,12 +8,13 @@ shared. It never talks to the store.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ... import events, logs
 from ...batch_calls import BatchContext, Call, Failed
@@ -52,7 +53,7 @@ class Batch:
         self.runs: list[Run] = []
         for lease, own in zip(leases, options, strict=True):
             if own.timeout != self._timeout:  # the shortest timeout applies to all of them
-                own = dataclasses.replace(own, timeout=self._timeout)
+                own = replace(own, timeout=self._timeout)
             call: Call[Any] = Call(
                 lease,
                 deadline=deadline,

@@ -14,7 +14,7 @@ SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settl
 
 -- :: bodies
 -- Arguments of leases that came without them. The claim is committed; a job's arguments do not change while it runs.
-SELECT seq, args FROM holdfast.jobs WHERE seq = ANY (%(seqs)s)
+SELECT seq, args FROM holdfast.jobs WHERE seq = ANY (%(seqs)s::bigint[])
 
 -- :: fragment lock_caller
 -- Locks the worker and its last call until commit: nobody can remove the worker while it receives leases. A repeated

@@ -57,3 +57,55 @@ function hf.chain(claim, by_queue, most)
     end
     return most - left
 end
+
+-- == fast exchange_chaining: the same on the fast path, whose queues, groups and tasks have no rule against it.
+-- Claims that bring too many bytes, and jobs with an order of their caller's, are left to the script.
+
+local chained, play, fronts = 0, {}, {}
+local by_chain, left = request.chain_by_queue, request.chained_max
+for i = 1, left > 0 and leased or 0 do
+    local row = rows[taken[i]]
+    if row[GROUP] and (by_chain[row[QUEUE]] or 1) > 1 and not row[SUSPECT] and row[MAX_STALLS] > 0 then
+        fronts[#fronts + 1] = row
+        plain = plain and not find(row[GROUP], ODD_BYTES)
+    end
+end
+for i = 1, plain and #fronts or 0 do
+    local before, ids, from = fronts[i], {}, 1 -- from: the first of the line is leased already if its group was freed
+    local place = PLAIN(before[QUEUE]) .. PLAIN(before[GROUP])
+    local wanted = math.min(by_chain[before[QUEUE]] - 1, math.ceil(left / (#fronts - i + 1)))
+    local line = line_of[place]
+    if not line then
+        line, from = call('ZRANGEBYLEX', WAITING, '[' .. place, '(' .. place .. '\255', 'LIMIT', '0', wanted), 0
+    end
+    for j = 1, math.min(wanted, #line - from) do ids[j] = WAITING_ID(line[from + j], #place) end
+    if #ids > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(ids)), ids, #ids) then plain = false end
+    for j = 1, plain and #ids or 0 do
+        local row = rows[ids[j]]
+        if not row or row[STATE] ~= 'w' or row[PRIORITY] ~= before[PRIORITY] or row[SEQ] < before[SEQ]
+            or row[EXPIRES_AT] and row[EXPIRES_AT] <= now or row[SUSPECT] or row[MAX_STALLS] <= 0 then break end
+        if HAS_ORDER(row) or HAS_ORDER(before) or row[KEY] and find(row[TASK], ODD_BYTES) then plain = false end
+        row[STATE], row[LANE], before = 'x', 1, row
+        chained, left, leased = chained + 1, left - 1, leased + 1
+        taken[leased], off_waiting[#off_waiting + 1] = ids[j], line[from + j]
+        play[#play + 1], play[#play + 2] = '0', place .. ids[j]
+    end
+end
+if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
+    local tasks = {}
+    for i = 1, s do tasks[i] = settled[i][TASK] end
+    for i = 1, f do tasks[s + i] = rows[fresh[i]][TASK] end
+    for i = 1, leased do tasks[s + f + i] = rows[taken[i]][TASK] end
+    tasks = #tasks > 0 and call('HMGET', TASKS, unpack(tasks)) or tasks
+    for i = 1, #tasks do plain = plain and not tasks[i] end
+end
+if not plain then break end
+
+local bodies = leased > 0 and BODIES_PASS(leased) and call('HMGET', BODIES, unpack(taken))
+if leased > 1 and leased * (tonumber(meta.body_max) or HUGE) > request.bytes_max then -- together they may be too long
+    local bytes = 0
+    for i = 1, leased do
+        bytes = bytes + (bodies and #(bodies[i] or '') or call('HSTRLEN', BODIES, taken[i])) - BODY_HEAD
+    end
+    if bytes > request.bytes_max then break end
+end

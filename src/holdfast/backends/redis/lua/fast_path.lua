@@ -1,23 +1,25 @@
 -- fast_path: the most common exchanges in straight code; same effect as the general path, or it falls through to that.
 
--- == fast exchange: the fast path in three sections: this one reads the settled jobs, exchange_taking picks the jobs to
--- lease, exchange_writing writes. It serves claims that settle only plain successes, from strict queues without limit,
--- rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns the same as script
--- exchange. Per-task caps only apply to tasks with a dedicated lane, which have rules and never reach this path.
--- Anything else falls through to the script before anything is written: a dead letter; something due, expired or
--- stalled; a quiet time; a slow-down; ready jobs in dedicated lanes; a group with several jobs in play; freed jobs that
--- sort before jobs already ready. A caller whose recent calls fell through skips the attempt, which would cost a fifth
--- more. Concurrency: a script runs alone; every write to a lease is fenced by its token.
+-- == fast exchange: the fast path in four sections: this one reads the settled jobs, exchange_taking picks the jobs
+-- to lease, exchange_chaining those behind them in their groups, exchange_writing writes. It serves claims that
+-- settle only plain successes, from strict queues without limit, rate and aging, of tasks without rules, in a store
+-- without pauses and overrides. Takes and returns the same as script exchange. Per-task caps only apply to tasks with
+-- a dedicated lane, which have rules and never reach this path. Anything else falls through to the script before
+-- anything is written: a dead letter; something due, expired or stalled; a quiet time; a slow-down; ready jobs in
+-- dedicated lanes; a group with jobs left in play while others of its queue are ready; freed jobs that sort before
+-- jobs already ready. A caller whose recent calls fell through skips the attempt, which would cost a fifth more.
+-- Concurrency: a script runs alone; every write to a lease is fenced by its token.
 
-local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
+local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 3500, 100, '[%z\1]' -- ROWS_MAX: records that one command may write
 
 -- The cheapest checks come first: a call that does not qualify should lose little time here.
 local settlements, request, used, n = args.settlements, args.request, meta.used, #args.settlements
 if args.skip_fast_path or not request or sealed or #args.releases > 0 or request.most_by_group
-    or request.chained_max > 0 or request.priorities then break end
+    or request.priorities then break end
 local worker, number, queues = request.worker, request.call, request.queues
 local most, by_queue = request.most, request.most_by_queue
-if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
+if 2 * n + most + request.chained_max > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX
+    or find(worker, ODD_BYTES) then break end
 local plain, ids = true, {}
 for i = 1, n do
     local one = settlements[i]
@@ -108,7 +110,7 @@ check_queues()
 
 local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}
 local prune_texts, values, logical, off_keyed, seen, off_play = {}, {}, {}, {}, {}, {}
-local off_waiting, fresh, place_of, f = {}, {}, {}, 0
+local off_waiting, fresh, place_of, f, places, line_of = {}, {}, {}, 0, {}, {}
 for i = 1, plain and n or 0 do
     local one = settlements[i]
     local id, row = one[SETTLED_ID], rows[one[SETTLED_ID]]
@@ -151,16 +153,28 @@ for i = 1, plain and n or 0 do
         if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
         if group then
             local place = PLAIN(queue) .. PLAIN(group)
-            local low, high = '[' .. place, '(' .. place .. '\255'
-            plain = plain and not seen[place] and call('ZLEXCOUNT', PLAY, low, high) == 1
-            local member = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', '1')[1]
-            seen[place], off_play[#off_play + 1] = true, place .. id
-            if member then
-                local freed = WAITING_ID(member, #place)
-                f = f + 1
-                off_waiting[f], fresh[f], place_of[f] = member, freed, place
-            end
+            if not seen[place] then places[#places + 1] = place end
+            seen[place], off_play[#off_play + 1] = (seen[place] or 0) + 1, place .. id
+            line_of[place] = queue
         end
+    end
+end
+
+-- The groups that have nothing left in play, and the jobs that wait in them: one, or as many as may be leased together.
+for i = 1, plain and #places or 0 do
+    local place = places[i]
+    local low, high, queue = '[' .. place, '(' .. place .. '\255', line_of[place]
+    local left = call('ZLEXCOUNT', PLAY, low, high) - seen[place]
+    local line = left == 0 and call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0',
+        request.chained_max > 0 and request.chain_by_queue[queue] or '1')
+    line_of[place] = line
+    if left ~= 0 then -- the rest of a chain: nothing is to be withdrawn if nothing is ready
+        local ready = call('ZRANGEBYLEX', READY, '[' .. queue .. '\0001', '(' .. queue .. '\0002', 'LIMIT', '0', '1')
+        plain = plain and left > 0 and #ready == 0
+    elseif #line > 0 then
+        f = f + 1
+        local head = unpack(line, 1, 1)
+        off_waiting[f], fresh[f], place_of[f] = head, WAITING_ID(head, #place), place
     end
 end
 if plain and s > 0 and used and find(used, 'd', 1, true) then
@@ -257,11 +271,6 @@ for q = 1, #queues do
         if left > 0 then to_wake[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
-if leased > 1 and leased * (tonumber(meta.body_max) or HUGE) > request.bytes_max then -- together they may be too long
-    local bytes = 0
-    for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
-    if bytes > request.bytes_max then break end
-end
 if unread > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(new)), new, unread) then break end
 for i = 1, leased do
     local row = rows[taken[i]]
@@ -271,14 +280,6 @@ for i = 1, leased do
     end
     row[STATE] = 'x' -- at once: a second entry that leads to it is not plain
 end
-if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
-    local tasks = {}
-    for i = 1, s do tasks[i] = settled[i][TASK] end
-    for i = 1, f do tasks[s + i] = rows[fresh[i]][TASK] end
-    for i = 1, leased do tasks[s + f + i] = rows[taken[i]][TASK] end
-    tasks = #tasks > 0 and call('HMGET', TASKS, unpack(tasks)) or tasks
-    for i = 1, #tasks do plain = plain and not tasks[i] end
-end
 if not plain then break end
 
 -- == fast exchange_writing: write what the fast path settled and leased, each index in one call. Members and
@@ -286,7 +287,6 @@ if not plain then break end
 
 local nonce = args.nonce
 local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
-local bodies = leased > 0 and BODIES_PASS(leased) and call('HMGET', BODIES, unpack(taken))
 for i = 1, s do
     r = r + 2
     records[r - 1], records[r] = settled[i][ID], cpack(settled[i])
@@ -312,11 +312,10 @@ for i = 1, leased do
     pieces[2 * i - 1] = record
     if bodies then pieces[2 * i] = bodies[i] else pieces[2 * i] = BODY_OR_NAME(id) end
 end
-local play = {}
 for i = 1, f do
     local id = fresh[i]
     local row = rows[id]
-    play[2 * i - 1], play[2 * i] = '0', place_of[i] .. id
+    play[#play + 1], play[#play + 2] = '0', place_of[i] .. id
     if row[STATE] == 'r' then
         ready[#ready + 1] = '0'
         ready[#ready + 1] = PLAIN(row[QUEUE]) .. row[LANE] .. READY_RANK(row, row[PRIORITY]) .. id
@@ -331,7 +330,7 @@ if s > 0 then
     call('ZADD', PRUNABLE, unpack(prunable))
 end
 if #off_play > 0 then call('ZREM', PLAY, unpack(off_play)) end
-if f > 0 then
+if #play > 0 then
     call('ZREM', WAITING, unpack(off_waiting))
     call('ZADD', PLAY, unpack(play))
 end
@@ -353,4 +352,4 @@ call('HSET', CALLS, worker, cpack({ number, answers }))
 local hint = {}
 for queue in pairs(to_wake) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
 if #hint > 0 then EMIT_HINT(unpack(hint)) end
-return { 2, answers, '\144', pieces, '', '0' }
+return { 2, answers, '\144', pieces, '', '0', '', chained }

@@ -49,6 +49,10 @@ hf.paused('t' .. task) and 2 or hf.task_of(task)[TASK_APART] and 3
 
 terms ~= true and terms[TERMS_UNTIL_STARTED] and terms[TERMS_HOLDS_KEY] and not terms[TERMS_WINDOW]
 
+-- == fragment HAS_ORDER(row): whether its caller gave the job a place in its group.
+
+(row[TERMS] and row[TERMS] ~= true and row[TERMS][TERMS_ORDER])
+
 -- == fragment NEW_RECORD(job, state, seq, group, key, turn, lane, due_at, expires_at, terms): the record of a new job.
 -- Fields that it does not name are 0 or false.
 

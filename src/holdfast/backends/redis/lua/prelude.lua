@@ -1,7 +1,7 @@
 -- prelude: how every script begins and ends, and the helpers they share.
 
 -- == part opening: local aliases, the script's arguments, the time, and the check of the schema version. Everything
--- that parts share is a field of ONE table; scripts.py explains why. ARGV[1] is the packed list of the script's args;
+-- that parts share is a field of ONE table; assembler.py explains why. ARGV[1] is the packed list of the script's args;
 -- args.now is nil for the server's clock.
 -- Reads TIME once. Returns early with a refusal if the store has another schema version.
 
