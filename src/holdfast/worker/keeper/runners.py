@@ -105,8 +105,6 @@ class Journal:
 
     def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
         """Leases arrived: their start, by the store's clock, is `now` (steady)."""
-        if not leases:
-            return
         self._offset = now - leases[0].started_at
         room = max(0, COMMON_MAX - self._common) if self.on else 0
         self.seen(*(events.Started(**events.about(lease, worker), fence=lease.fence) for lease in leases[:room]))
