@@ -109,7 +109,7 @@ class PostgresPlace:
         from tests.servers.postgres import Server
 
         self._server = Server(durable=True, more=["-c", "shared_buffers=256MB", *more]).start()
-        self.pid = int((self._server.home / "data" / "postmaster.pid").read_text().split()[0])
+        self.pid = self._server.pid
         with psycopg.connect(self._server.conninfo) as connection:
             number = connection.info.server_version // 10_000
         self.version = f"PostgreSQL {number}, fsync and synchronous_commit on, shared_buffers 256 MB"

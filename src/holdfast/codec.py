@@ -11,6 +11,7 @@ and dicts with str keys). Anything else is rejected by name rather than reaching
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import re
@@ -19,13 +20,15 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time
 from pathlib import PurePath
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 import msgspec
 
 from .context import Context
 from .errors import ConfigurationError, InvalidArguments, InvalidResult
 from .placeholders import KEY, MARK, AwaitsResults, Placeholder
+
+T = TypeVar("T")
 
 DEPTH_MAX = 64
 STAR = "*"  # the stored name of positional arguments from a producer that does not know the parameters
@@ -634,3 +637,9 @@ def encode_awaiting(task: str, given: Mapping[str, Any], bytes_max: int) -> tupl
 def decode_plain(raw: bytes) -> Any:
     """JSON as plain values, for displaying what is stored."""
     return _plain_decoder.decode(raw)
+
+
+def decoder(kind: type[T], *, strict: bool = True) -> Callable[[Any], T]:
+    """A decoder of JSON to a type of a store. It is built at the first use: a producer needs few of them."""
+    made = functools.cache(lambda: msgspec.json.Decoder(kind, strict=strict).decode)
+    return lambda value: made()(value)

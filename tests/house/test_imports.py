@@ -74,7 +74,6 @@ def test_a_producer_on_sqlite_imports_no_feature_that_it_does_not_use(tmp_path: 
         *(
             "caller_connections",
             "contract",
-            "decoding",
             "formulas",
             "fragments",
             "reader",

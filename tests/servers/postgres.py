@@ -114,6 +114,11 @@ class Server:
         return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}&schema={schema}{more}"
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def socket(self) -> str:
         return f"{self.home}/.s.PGSQL.5432"
 

@@ -214,6 +214,6 @@ def fresh_stores() -> Callable[[str], RedisBackend]:
 def own_server(*, tcp: bool = False, **settings: str) -> Iterator[Server]:
     """For a fixture: a server to be killed or configured."""
     shared_server()  # skips or fails where there is none
-    server = Server(tcp=tcp, **settings).start()
+    server = Server(tcp=tcp, on_disk=False, **settings).start()
     yield server
     server.remove()

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from ...codec import decoder
 from ...dependencies import DUE_AFTER_PARENTS
 from ...lifecycle import SUCCEEDED, Settlement, State
 from ...rates import Rate
@@ -42,7 +43,6 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
-from ..decoding import decoder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Tolerant decoding: an invalid field hides neither the rest of its row nor other rows. Decodes a record as a whole;

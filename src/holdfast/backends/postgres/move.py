@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
+from ...codec import decoder
 from ...dependencies import edge_position, position_of
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from ...steps import place_of_step, step_place
 from .. import seals
-from ..decoding import decoder
 from . import read
 from .codec import as_job, as_marks, encoded, read_letter
 from .flaws import rule_flaws

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ...codec import decoder
 from ...lifecycle import Failure, State
 from ...rates import Rate
 from ...records import ERRORS_KEPT_MAX, Command, CronEntry, Mark, PastDeath, Revival
-from ..decoding import decoder
 from ..fragments import load_statements
 
 # ----------------------------------------------------------------------------------------------------------------------

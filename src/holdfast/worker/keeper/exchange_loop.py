@@ -538,7 +538,8 @@ class ExchangeLoop:
         if leases:
             arrived = self._store.clock.steady()
             started = await self._start_received(leases)
-            self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # afterwards: jobs do not wait
+            if started:
+                self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # afterwards: jobs do not wait
 
     async def _start_received(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Start what arrived, as far as it may start. Return it without what this worker's caps exclude."""
