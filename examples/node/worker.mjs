@@ -38,24 +38,24 @@ async function run(job, signal) {
 }
 
 async function work() {
-  const { worker, renew_every, jobs } = await post("lease", { queues, most: 10, lease: 30, wait, name: "node" });
-  if (!worker) return false;
+  const { renew_every, jobs, ...me } = await post("lease", { queues, most: 10, lease: 30, wait, name: "node" });
+  if (!jobs.length) return false; // me: worker and secret, which every further call sends
   const held = new Map(jobs.map((job) => [job.id, { job, stop: new AbortController() }]));
   const renewing = setInterval(async () => {
     const leases = [...held.values()].map(({ job }) => ({ id: job.id, token: job.token }));
-    const { lost, cancelled } = await post("renew", { worker, leases }).catch(() => ({ lost: [], cancelled: [] }));
+    const { lost, cancelled } = await post("renew", { ...me, leases }).catch(() => ({ lost: [], cancelled: [] }));
     for (const id of [...lost, ...cancelled]) held.get(id)?.stop.abort(); // lost: somebody else may run it now
   }, renew_every * 1000);
   try {
     await Promise.all([...held.values()].map(async ({ job, stop }) => {
       const outcome = await run(job, stop.signal);
-      const { answers } = await post("settle", { worker, outcomes: [outcome] });
+      const { answers } = await post("settle", { ...me, outcomes: [outcome] });
       held.delete(job.id);
       console.log(`${job.task} ${job.id} ${outcome.outcome}: ${answers[0].answer}`);
     }));
   } finally {
     clearInterval(renewing);
-    await post("leave", { worker }); // gives back what was not settled
+    await post("leave", me); // gives back what was not settled
   }
   return true;
 }

@@ -21,6 +21,7 @@ from holdfast import (
     Context,
     Holdfast,
     InvalidResult,
+    Job,
     LeaseLost,
     OutcomeUnknown,
     ResultGone,
@@ -203,6 +204,47 @@ def test_a_committed_success_is_none_that_was_lost_though_it_cannot_be_read_at_o
     job = pay.enqueue()
     assert (app.work(drain=True).succeeded, lost, failures) == (1, [], [])
     assert (job.refresh().state, bank.rows()) == (State.SUCCEEDED, [job.id])
+    bank.close()
+
+
+@pytest.mark.parametrize("ends", ["committed", "rolled back"])
+@pytest.mark.parametrize(("store", "kind"), [("sqlite", "sqlite3"), ("postgres", "psycopg")])
+def test_an_attempt_that_is_interrupted_after_its_own_commit_counts_as_a_success(
+    store: str, kind: str, ends: str, tmp_path: Path
+) -> None:
+    """The worker is stopped while the handler does something else: what the handler committed decides."""
+    bank = Bank(store, kind, tmp_path)
+    app, seen = bank.app, list[str]()
+    for name in ("succeeded", "lease_lost", "failed"):
+        app.on(name)(lambda event: seen.append(event.name))
+
+    async def scene() -> tuple[Job[None], int]:
+        stopped = asyncio.Event()
+
+        @app.task(name="pay")
+        async def pay(ctx: Context) -> None:
+            caller = await bank.caller()
+            await bank.write(caller, ctx.id)
+            await bank.succeed(caller, ctx, "paid")
+            await (caller.commit() if ends == "committed" else caller.rollback())
+            await caller.close()
+            stopped.set()
+            await asyncio.Event().wait()
+
+        job = await pay.aenqueue()
+        worker = app.worker(grace=0)
+        running = asyncio.create_task(worker.run(signals=False))
+        await stopped.wait()
+        worker.request_stop()
+        return job, (await running).succeeded
+
+    job, succeeded = asyncio.run(scene())
+    if ends == "committed":
+        assert (succeeded, seen) == (1, ["succeeded"])
+        assert (job.refresh().state, bank.rows()) == (State.SUCCEEDED, [job.id])
+    else:
+        assert (succeeded, seen) == (0, [])
+        assert (job.refresh().state, job.attempts, bank.rows()) == (State.READY, 0, [])
     bank.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, RetryPolicy, State
+from holdfast import Holdfast, Job, RetryPolicy, State
 from holdfast.dashboard import Access
 from tests.chaos.scene import until
 from tests.dashboard.shop import Browser, dashboard
@@ -43,6 +43,11 @@ async def post(visitor: Browser, path: str, **body: Any) -> Any:
     return answer.json()
 
 
+def me(leased: dict[str, Any]) -> dict[str, Any]:
+    """What every further call about these leases sends."""
+    return {"worker": leased["worker"], "secret": leased["secret"]}
+
+
 def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
     send = mail.tasks["mail.send"]
 
@@ -64,19 +69,17 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
         assert set(by_name) == {*ends, "left"}
         assert by_name["done"]["headers"] == {"n": "done"}
         assert (by_name["done"]["attempt"], by_name["done"]["group"]) == (1, "g-done")
-        worker = leased["worker"]
+        own = me(leased)
         [shown] = await mail.aworkers()
-        assert (shown.id, shown.host, shown.running) == (worker, "node", 7)
+        assert (shown.id, shown.host, shown.running) == (leased["worker"], "node", 7)
         held = [{"id": job["id"], "token": job["token"]} for job in leased["jobs"]]
-        assert await post(visitor, "renew", worker=worker, leases=held) == {"lost": [], "cancelled": []}
+        assert await post(visitor, "renew", **own, leases=held) == {"lost": [], "cancelled": []}
         named = {name: {"id": job["id"], "token": job["token"]} for name, job in by_name.items()}
-        said = await post(
-            visitor, "settle", worker=worker, outcomes=[{**named[name], **end} for name, end in ends.items()]
-        )
+        said = await post(visitor, "settle", **own, outcomes=[{**named[name], **end} for name, end in ends.items()])
         assert [one["answer"] for one in said["answers"]] == ["ok"] * 6
-        again = await post(visitor, "settle", worker=worker, outcomes=[{**named["done"], **ends["done"]}])
+        again = await post(visitor, "settle", **own, outcomes=[{**named["done"], **ends["done"]}])
         assert again["answers"] == [{"id": jobs["done"].id, "answer": "lost"}]
-        assert await post(visitor, "leave", worker=worker) == {"released": 1}
+        assert await post(visitor, "leave", **own) == {"released": 1}
         states = {name: (await job.arefresh()).state for name, job in jobs.items()}
         assert states == {
             "done": State.SUCCEEDED,
@@ -93,6 +96,7 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
         assert sum(line.counts.get("succeeded", 0) for line in counted) == 1
         assert await post(visitor, "lease", queues=["nothing"], wait=0.1) == {
             "worker": None,
+            "secret": None,
             "renew_every": 10.0,
             "jobs": [],
         }
@@ -111,9 +115,9 @@ def test_jobs_to_be_removed_go_with_their_success_where_that_is_known(mail: Hold
         jobs = [await send.options(remove=True).aenqueue("call"), await ping.aenqueue("task")]
         leased = await post(visitor, "lease", queues=["mail"], most=2)
         ends = [{"id": job["id"], "token": job["token"], "outcome": "succeed"} for job in leased["jobs"]]
-        said = await post(visitor, "settle", worker=leased["worker"], outcomes=ends)
+        said = await post(visitor, "settle", **me(leased), outcomes=ends)
         assert [one["answer"] for one in said["answers"]] == ["ok", "ok"]
-        await post(visitor, "leave", worker=leased["worker"])
+        await post(visitor, "leave", **me(leased))
         found = await mail._store.acall(lambda backend: backend.ended([job.id for job in jobs]))
         return ["removed" if found[job.id] is None else "kept" for job in jobs]
 
@@ -135,7 +139,7 @@ def test_a_result_as_large_as_the_app_allows_is_settled(mail: Holdfast) -> None:
         end = {"id": lease["id"], "token": lease["token"], "outcome": "succeed"}
 
         async def settle(value: str) -> Any:
-            body = {"worker": leased["worker"], "outcomes": [{**end, "value": value}]}
+            body = {**me(leased), "outcomes": [{**end, "value": value}]}
             content = json.dumps(body).encode()  # which writes each é as six bytes
             return await visitor.http.post("/api/settle", content=content, headers={"content-type": "application/json"})
 
@@ -157,17 +161,17 @@ def test_what_a_client_is_told_to_stop(mail: Holdfast) -> None:
         visitor = Browser(dashboard(mail))
         cancelled, lost = await send.aenqueue("cancelled"), await send.aenqueue("lost")
         leased = await post(visitor, "lease", queues=["mail"], most=2)
-        worker, held = leased["worker"], [{"id": job["id"], "token": job["token"]} for job in leased["jobs"]]
+        own, held = me(leased), [{"id": job["id"], "token": job["token"]} for job in leased["jobs"]]
         await mail.acancel(cancelled.id)
-        assert await post(visitor, "renew", worker=worker, leases=held) == {"lost": [], "cancelled": [cancelled.id]}
+        assert await post(visitor, "renew", **own, leases=held) == {"lost": [], "cancelled": [cancelled.id]}
         [one] = [lease for lease in held if lease["id"] == cancelled.id]
-        said = await post(visitor, "settle", worker=worker, outcomes=[{**one, "outcome": "succeed"}])
+        said = await post(visitor, "settle", **own, outcomes=[{**one, "outcome": "succeed"}])
         assert said["answers"] == [{"id": cancelled.id, "answer": "cancelled"}]
         assert (await cancelled.arefresh()).state is State.CANCELLED
-        await mail._store.acall(lambda backend: backend.recover(dead=[worker]))
+        await mail._store.acall(lambda backend: backend.recover(dead=[own["worker"]]))
         [other] = [lease for lease in held if lease["id"] == lost.id]
-        assert await post(visitor, "renew", worker=worker, leases=[other]) == {"lost": [lost.id], "cancelled": []}
-        said = await post(visitor, "settle", worker=worker, outcomes=[{**other, "outcome": "succeed"}])
+        assert await post(visitor, "renew", **own, leases=[other]) == {"lost": [lost.id], "cancelled": []}
+        said = await post(visitor, "settle", **own, outcomes=[{**other, "outcome": "succeed"}])
         assert said["answers"] == [{"id": lost.id, "answer": "lost"}]
 
     asyncio.run(walk())
@@ -185,11 +189,11 @@ def test_outcomes_are_settled_together_or_refused_together(mail: Holdfast) -> No
         deep: list[Any] = []
         for _ in range(70):
             deep = [deep]
-        body = {"worker": leased["worker"], "outcomes": [ends[0], {**ends[1], "value": deep}]}
+        body = {**me(leased), "outcomes": [ends[0], {**ends[1], "value": deep}]}
         answer = await visitor.http.post("/api/settle", json=body)
         assert (answer.status_code, "nested" in answer.text) == (400, True)
         assert [(await job.arefresh()).state for job in jobs] == [State.RUNNING] * 2
-        said = await post(visitor, "settle", worker=leased["worker"], outcomes=[*ends, ends[0]])
+        said = await post(visitor, "settle", **me(leased), outcomes=[*ends, ends[0]])
         assert [one["answer"] for one in said["answers"]] == ["ok", "ok", "lost"]
 
     asyncio.run(walk())
@@ -204,16 +208,30 @@ def test_a_control_character_is_refused_on_every_store(mail: Holdfast) -> None:
         bodies: list[tuple[str, dict[str, Any]]] = [
             ("lease", {"queues": [odd]}),
             ("lease", {"queues": ["mail"], "name": odd}),
-            ("renew", {"worker": odd, "leases": []}),
-            ("renew", {"worker": "api-1", "leases": [lease]}),
-            ("settle", {"worker": "api-1", "outcomes": [{**lease, "outcome": "release"}]}),
-            ("leave", {"worker": odd}),
+            ("renew", {"worker": odd, "secret": "s", "leases": []}),
+            ("renew", {"worker": "api-1", "secret": "s", "leases": [lease]}),
+            ("settle", {"worker": "api-1", "secret": "s", "outcomes": [{**lease, "outcome": "release"}]}),
+            ("leave", {"worker": odd, "secret": "s"}),
+            ("leave", {"worker": "api-1", "secret": odd}),
         ]
         for path, body in bodies:
             answer = await visitor.http.post(f"/api/{path}", json=body)
             assert answer.status_code == 400, (path, body)
 
     asyncio.run(walk())
+
+
+async def refused_all(visitor: Browser, own: dict[str, str], job: Job[Any]) -> None:
+    """None of the calls about these leases is accepted, and the job's lease stays as it was."""
+    bodies: dict[str, dict[str, Any]] = {
+        "renew": {"leases": []},
+        "settle": {"outcomes": [{"id": job.id, "token": "x", "outcome": "release"}]},
+        "leave": {},
+    }
+    for path, body in bodies.items():
+        answer = await visitor.http.post(f"/api/{path}", json={**own, **body})
+        assert (answer.status_code, "not the secret of worker" in answer.text) == (403, True), path
+        assert (await job.arefresh()).state is State.RUNNING
 
 
 def test_a_client_speaks_for_no_other_worker(mail: Holdfast) -> None:
@@ -225,17 +243,34 @@ def test_a_client_speaks_for_no_other_worker(mail: Holdfast) -> None:
         job = await send.aenqueue("ann")
         async with mail.lease("mail") as [held]:
             [other] = await mail.aworkers()
-            outcome = {"id": job.id, "token": "x", "outcome": "release"}
-            bodies: dict[str, dict[str, Any]] = {
-                "renew": {"leases": []},
-                "settle": {"outcomes": [outcome]},
-                "leave": {},
-            }
-            for path, body in bodies.items():
-                answer = await visitor.http.post(f"/api/{path}", json={"worker": other.id, **body})
-                assert (answer.status_code, "did not lease over this API" in answer.text) == (400, True), path
-                assert (await job.arefresh()).state is State.RUNNING
+            await refused_all(visitor, {"worker": other.id, "secret": "x"}, job)
             await held.asucceed("once")
+        assert (await job.arefresh()).attempts == 1
+
+    asyncio.run(walk())
+
+
+def test_clients_of_the_api_cannot_end_each_others_leases(mail: Holdfast) -> None:
+    """Everybody sees a worker's id. Its secret is in one reply only, and any process of the dashboard accepts it."""
+    send = mail.tasks["mail.send"]
+
+    async def walk() -> None:
+        mine, others = Browser(dashboard(mail)), Browser(dashboard(mail))
+        job, second = await send.aenqueue("ann"), await send.aenqueue("bob")
+        leased = await post(mine, "lease", queues=["mail"])
+        [held] = leased["jobs"]
+        theirs = await post(others, "lease", queues=["mail"])
+        [shown] = [one for one in await mail.aworkers() if one.id == leased["worker"]]
+        await refused_all(others, {**me(theirs), "worker": shown.id}, job)
+        await refused_all(others, {**me(leased), "worker": theirs["worker"]}, job)
+        assert (await others.http.post("/api/leave", json={"worker": shown.id})).status_code == 400
+        assert await post(others, "leave", **me(theirs)) == {"released": 1}
+        assert (await second.arefresh()).state is State.READY
+        named = {"id": held["id"], "token": held["token"]}
+        restarted = Browser(dashboard(mail))
+        assert await post(restarted, "renew", **me(leased), leases=[named]) == {"lost": [], "cancelled": []}
+        said = await post(restarted, "settle", **me(leased), outcomes=[{**named, "outcome": "succeed"}])
+        assert said["answers"] == [{"id": job.id, "answer": "ok"}]
         assert (await job.arefresh()).attempts == 1
 
     asyncio.run(walk())

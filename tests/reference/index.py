@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.shard import PostKind
+from holdfast.backends.shard import Noted, PostKind
 from holdfast.dependencies import Edge, EdgeStatus
 from holdfast.lifecycle import LIVE, UNSTARTED, State
-from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, NewJob, Override, Pause, QueueRule, TaskRule
+from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, Override, Pause, QueueRule, TaskRule
 from holdfast.steps import Step
 
 from .ranked import Ranked
@@ -47,7 +47,7 @@ class Index:
         self.elsewhere: dict[str, Elsewhere] = {}  # parents in other shards
         self.watchers: dict[str, dict[str, EdgeStatus]] = {}  # of a job: shards that are notified of its end
         self.outbox: dict[tuple[PostKind, str], int] = {}  # notes for other shards, oldest first, with their ticks
-        self.notes: dict[str, NewJob] = {}  # jobs of other shards
+        self.notes: dict[str, Noted] = {}  # jobs of other shards
         self.ended: dict[str, None] = {}  # jobs that finished or came back in the step under way
         # derived, below: changed by move, insert, remove and keep_letter alone
         self.groups: dict[GroupName, Group] = {}

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.seals import refusal
+from holdfast.backends.shard import Noted
 from holdfast.dead_copies import Death, deaths_of, with_death
 from holdfast.dependencies import DUE_AFTER_PARENTS, PROPAGATE_MAX
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
@@ -401,7 +402,7 @@ class Store(FlowIndex):
         before = deaths_of(row.options)
         if rule.dead_queue in [death.queue for death in before]:
             return
-        job = NewJob(
+        job = Noted(
             id=f"{row.id}.{letter.failure_count}.{int(letter.failed_at * 1e6)}",
             task=row.task,
             queue=rule.dead_queue,

@@ -1,9 +1,10 @@
 """Kills workers and the store under flows and batches: `python -m tests.soak.flows --store redis --jobs 2000`.
 
-Units of jobs (fan-ins, a batch that grows from within, parents that die with children of every policy) are enqueued
-while workers are killed with SIGKILL one after another, and the store now and then: a server with SIGKILL, SQLite by
-killing everybody who has the file open. Then all is calm and the store is drained. Every job must have come to the end
-that its place says, none may be missing and none there twice: so every join and every callback was fired once. Prints
+Units of jobs (fan-ins, a batch that grows from within, durable steps, parents that die with children of every policy)
+are enqueued while workers are killed with SIGKILL one after another, and the store now and then: a server or a node of
+the cluster with SIGKILL, SQLite by killing everybody who has the file open. Then all is calm and the store is drained.
+Every job must have come to the end that its place says, none may be missing and none there twice: so every join and
+every callback was fired once. By the journal of the steps, none was called again after its result was stored. Prints
 one line and ends with exit code 1 where that does not hold.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -18,8 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from holdfast.errors import BackendError
 from tests.servers import postgres, valkey, valkey_cluster
@@ -31,11 +35,14 @@ STORES = ("sqlite", "postgres", "redis", "cluster")
 DRAIN_SECONDS_MAX = 300.0
 
 
+Servers = Sequence[valkey.Server | postgres.Server]
+
+
 class Killed:
     """One store, its workers, and what is killed."""
 
-    def __init__(self, url: str, server: valkey.Server | postgres.Server | None, seed: int) -> None:
-        self.url, self._server, self._dice = url, server, random.Random(seed)
+    def __init__(self, url: str, servers: Servers, is_back: Callable[[], None], seed: int) -> None:
+        self.url, self._servers, self._is_back, self._dice = url, servers, is_back, random.Random(seed)
         self._workers: list[subprocess.Popen[bytes]] = []
         self.kills = self.store_kills = 0
         self.app = flow_jobs.app
@@ -54,9 +61,11 @@ class Killed:
 
     def kill_store(self) -> None:
         """A server; without one, all who write the file, at once."""
-        if self._server is not None:
-            self._server.end(signal.SIGKILL)
-            self._server.start()
+        if self._servers:
+            server = self._dice.choice(self._servers)
+            server.end(signal.SIGKILL)
+            server.start()
+            self._is_back()
         else:
             for worker in self._workers:
                 worker.kill()
@@ -85,6 +94,12 @@ class Killed:
     def found(self) -> Counter[tuple[str, str]]:
         return Counter((job.task, job.state.value) for job in self.app.jobs(limit=100_000))
 
+    def wrong_steps(self) -> list[str]:
+        """Jobs of which a step was not called, or called again after its result was stored."""
+        called = flow_jobs.journal()
+        jobs = [job.id for job in self.app.jobs("task:order", limit=100_000)]
+        return [f"{job} called {called.get(job)}" for job in jobs if not flow_jobs.is_in_order(called.get(job, []))]
+
     def wrong_results(self) -> list[str]:
         """Joins that ran before their parents had ended, or without them."""
         parts = sum(range(flow_jobs.PARTS))
@@ -97,27 +112,32 @@ class Killed:
 
 
 @contextlib.contextmanager
-def store_of(kind: str) -> Iterator[tuple[str, valkey.Server | postgres.Server | None]]:
+def store_of(kind: str, folder: str) -> Iterator[tuple[str, Servers, Callable[[], None]]]:
+    """Yields its URL, its servers, and what waits until all of them can be used again."""
     if kind == "redis":
         with contextlib.contextmanager(valkey.own_server)(appendfsync="always") as server:
-            yield server.url(trust_restarts="true"), server
-    elif kind == "cluster":  # its nodes live on: workers are killed between the steps of two shards
-        with contextlib.contextmanager(valkey_cluster.own_cluster)() as cluster:
-            yield cluster.url(), None
+            yield server.url(trust_restarts="true"), [server], lambda: None
+    elif kind == "cluster":
+        with contextlib.contextmanager(valkey_cluster.own_cluster)(appendfsync="always") as cluster:
+            sound = partial(cluster.wait, cluster.is_sound, "a node to be back")
+            yield f"{cluster.url()}&trust_restarts=true", cluster.primaries, sound
     elif kind == "postgres":
         with contextlib.contextmanager(postgres.own_server)(durable=True) as pg:
-            yield pg.url(), pg
+            yield pg.url(), [pg], lambda: None
     else:
-        with tempfile.TemporaryDirectory(prefix="holdfast-flows-") as folder:
-            yield f"sqlite:///{folder}/jobs.db", None
+        yield f"sqlite:///{folder}/jobs.db", [], lambda: None
 
 
 def run(kind: str, jobs: int, kills: int, store_kills: int, pause: float, seed: int) -> tuple[bool, str]:
     """Returns whether all holds, and a line that says what was done."""
     units = -(-jobs // flow_jobs.UNIT_JOBS)
     began = time.monotonic()
-    with store_of(kind) as (url, server):
-        scene = Killed(url, server, seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-flows-") as folder,
+        patch.dict(os.environ, {flow_jobs.JOURNAL: f"{folder}/journal"}),
+        store_of(kind, folder) as (url, servers, is_back),
+    ):
+        scene = Killed(url, servers, is_back, seed)
         try:
             stored = 0
             for step in range(max(kills, 1)):
@@ -131,7 +151,8 @@ def run(kind: str, jobs: int, kills: int, store_kills: int, pause: float, seed: 
                     scene.kill_store()
             scene.start()
             is_drained = scene.drained()
-            found, wrong = scene.found(), scene.wrong_results()
+            found, wrong = scene.found(), [*scene.wrong_results(), *scene.wrong_steps()]
+            again = sum(map(len, flow_jobs.journal().values())) - len(flow_jobs.STEPS) * stored
             violations = scene.app.audit().violations
         finally:
             scene.close()
@@ -143,7 +164,8 @@ def run(kind: str, jobs: int, kills: int, store_kills: int, pause: float, seed: 
     killed = f"{scene.kills} workers and {scene.store_kills} stores killed"
     fired = f"{3 * stored} joins and {2 * stored} callbacks once each"
     seconds = time.monotonic() - began
-    line = f"{kind}: {sum(found.values())} jobs in {stored} units, {killed}, {fired}, {seconds:.0f} s"
+    steps = f"{len(flow_jobs.STEPS) * stored} steps stored once each ({again} were called again before that)"
+    line = f"{kind}: {sum(found.values())} jobs in {stored} units, {killed}, {fired}, {steps}, {seconds:.0f} s"
     return not faults, "\n".join([line, *faults[:20]])
 
 

@@ -15,6 +15,7 @@ R117. News say which state a parent is in, and carry a tick of its shard. `follo
   of order change nothing. A sealed store follows.
 R118. A job that belongs to another shard can be stored here as a note (`Ties.notes`), in one step with the jobs that
   belong here, or with the end of a lease. Its notes come before any other note of this step.
+  A noted job names the shards that have children of it (`Noted.watchers`): they watch it from the step that stores it.
 R119. Notes are delivered oldest first; none is lost, and one that changed since it was read stays. A note of a job is
   accepted by a sealed store, as is the job when it is delivered (`Ties.noted`).
 """
@@ -47,13 +48,19 @@ class Join(Struct, frozen=True):
     shard: str  # of the parent
 
 
+class Noted(NewJob, frozen=True, kw_only=True):
+    """A job of another shard. Jobs in `watchers` wait for it, so it must not go before they hear of its end."""
+
+    watchers: tuple[str, ...] = ()
+
+
 class Ties(Struct, frozen=True, kw_only=True):
     """What a step stores besides its jobs, for the sake of other shards."""
 
     parents: Mapping[str, str] = {}  # a parent elsewhere, of a job of this step → its shard
     joins: tuple[Join, ...] = ()
     watchers: tuple[tuple[str, str], ...] = ()  # a job of this step, and a shard that must hear of its end
-    notes: tuple[NewJob, ...] = ()  # jobs of other shards
+    notes: tuple[Noted, ...] = ()  # jobs of other shards
     noted: bool = False  # the jobs were accepted before, as notes: a sealed store takes them; joins may be too late
 
 
@@ -72,7 +79,7 @@ class Post(Struct, frozen=True, kw_only=True):
     kind: PostKind
     name: str  # the id of the job that it is about
     tick: int  # of the note; it is removed by name and tick
-    job: NewJob | None = None  # of kind job
+    job: Noted | None = None  # of kind job
     shard: str = ""  # of kind watch: where the parent is
     shards: tuple[str, ...] = ()  # of kind news and ask: where it is watched from
     news: News | None = None  # of kind news

@@ -1,12 +1,16 @@
 """Work over the JSON API, for programs in other languages: lease jobs, renew the leases, settle them, leave.
 
 Called by app.py after host, access, role and origin were checked. It keeps no state between calls: who holds a lease
-is in the store, and every write about one carries its token, so any process that serves the dashboard can answer, even
-after a restart. A client that falls silent loses its leases when they expire, as a worker does.
+is in the store, every outcome carries the token of its lease, and every call about a worker its secret, of which the
+worker's id is a hash. So any process that serves the dashboard can answer, also after a restart, and none has to share
+a key or store the secret. A client that falls silent loses its leases when they expire, as a worker does.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -18,19 +22,21 @@ from .. import events
 from ..app import Holdfast
 from ..backends.contract import Backend
 from ..context import Bury, Retry, Snooze
-from ..errors import BackendUnavailable, ConfigurationError, HoldfastError, StoreSealed
+from ..errors import BackendUnavailable, HoldfastError, StoreSealed
 from ..headers import headers_of
 from ..leased_jobs import failed, succeeded
 from ..lifecycle import Ending, Settlement, State
 from ..records import Answer, ClaimRequest, Held, JobRecord, Lease, Release, WorkerRecord
 from ..worker.keeper.identity import new_worker
 from ..worker.keeper.runners import Journal
+from .access import Refused
 from .request_bodies import Delay, Text
 
 WAIT_SECONDS_MAX = 20.0  # less than what proxies usually allow
 POLL_SECONDS = 1.0
 HELD_MAX = 500
-WORKER_PREFIX = "api-"  # of the ids of workers that lease here: clients may name no other worker
+SECRET_BYTES = 24
+WORKER_ID_LETTERS = 32  # of the hash: 128 bits
 Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 Name = Annotated[str, Meta(max_length=2000, pattern=r"^[^\x00-\x1f]*$")]
 
@@ -56,6 +62,7 @@ class RenewBody(Struct, frozen=True, forbid_unknown_fields=True):
     """All leases that this worker still works on. Those it does not name are released."""
 
     worker: Id
+    secret: Id
     leases: Annotated[list[HeldLease], Meta(max_length=HELD_MAX)]
 
 
@@ -74,6 +81,7 @@ class SettleBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Outcomes of a worker's jobs."""
 
     worker: Id
+    secret: Id
     outcomes: Annotated[list[OutcomeBody], Meta(min_length=1, max_length=HELD_MAX)]
 
 
@@ -81,6 +89,7 @@ class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
     """The worker that ends."""
 
     worker: Id
+    secret: Id
 
 
 class LeasedDocument(Struct, frozen=True):
@@ -100,9 +109,10 @@ class LeasedDocument(Struct, frozen=True):
 
 
 class LeasesDocument(Struct, frozen=True):
-    """The worker that holds the leases, and how often to renew them. No jobs, no worker."""
+    """The worker that holds the leases, the secret that proves it, and how often to renew. No jobs, no worker."""
 
     worker: str | None
+    secret: str | None
     renew_every: float
     jobs: list[LeasedDocument]
 
@@ -140,7 +150,8 @@ class Leasing:
         self._app, self._knowing = app, code or app
 
     async def lease(self, body: LeaseBody) -> LeasesDocument:
-        worker = self._new_worker(body)
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        worker = self._new_worker(body, secret)
         leases = await self._app._store.acall(lambda backend: self._lease(backend, worker, body))
         documents = [
             LeasedDocument(
@@ -158,12 +169,17 @@ class Leasing:
             )
             for lease in leases
         ]
-        return LeasesDocument(worker=worker.id if leases else None, renew_every=body.lease / 3, jobs=documents)
+        return LeasesDocument(
+            worker=worker.id if leases else None,
+            secret=secret if leases else None,
+            renew_every=body.lease / 3,
+            jobs=documents,
+        )
 
-    def _new_worker(self, body: LeaseBody) -> WorkerRecord:
+    def _new_worker(self, body: LeaseBody, secret: str) -> WorkerRecord:
         """No process id: the client's is not on this machine, and ours may end before it does."""
         made = new_worker(lease=body.lease, queues=tuple(dict.fromkeys(body.queues)), slots=body.most)
-        made = msgspec.structs.replace(made, id=f"{WORKER_PREFIX}{made.id}")
+        made = msgspec.structs.replace(made, id=worker_of(secret))
         return msgspec.structs.replace(made, host=body.name or "api", pid=0, boot_id="", pid_namespace="")
 
     async def _lease(self, backend: Backend, worker: WorkerRecord, body: LeaseBody) -> list[Lease]:
@@ -202,7 +218,7 @@ class Leasing:
         return [lease for lease in leases if lease.token not in refused]
 
     async def renew(self, body: RenewBody) -> RenewedDocument:
-        _check_leases_here(body.worker)
+        _check_secret(body)
         held = [Held(one.id, one.token) for one in body.leases]
         answer = await self._app._store.acall(lambda backend: backend.renew(body.worker, held, seen_call=_CALLS_MAX))
         if not answer.known:
@@ -212,7 +228,7 @@ class Leasing:
         return RenewedDocument(lost=list(answer.lost), cancelled=list(answer.cancelled))
 
     async def settle(self, body: SettleBody) -> SettledDocument:
-        _check_leases_here(body.worker)
+        _check_secret(body)
         answers = await self._app._store.acall(lambda backend: self._settle(backend, body))
         return SettledDocument(answers=answers)
 
@@ -273,7 +289,7 @@ class Leasing:
                 return
 
     async def leave(self, body: LeaveBody) -> LeftDocument:
-        _check_leases_here(body.worker)
+        _check_secret(body)
         return LeftDocument(released=await self._app._store.acall(lambda backend: backend.retire(body.worker)))
 
 
@@ -286,10 +302,19 @@ _ANSWERS: Mapping[Answer, Literal["ok", "lost", "busy"]] = {
 }
 
 
-def _check_leases_here(worker: str) -> None:
-    """A renewal needs no token and releases what it does not name, so it must not name another kind of worker."""
-    if not worker.startswith(WORKER_PREFIX):
-        raise ConfigurationError(f"worker {worker!r} did not lease over this API. Name the worker that lease returned.")
+def worker_of(secret: str) -> str:
+    """The id of the worker with this secret. Everybody may see the id; only the client that leased has the secret."""
+    return f"api-{hashlib.sha256(secret.encode()).hexdigest()[:WORKER_ID_LETTERS]}"
+
+
+def _check_secret(body: RenewBody | SettleBody | LeaveBody) -> None:
+    """A renewal needs no token and releases what it does not name, so it must not name the worker of another client."""
+    if not hmac.compare_digest(worker_of(body.secret).encode(), body.worker.encode()):
+        raise Refused(
+            403,
+            f"This is not the secret of worker {body.worker!r}. Send `worker` and `secret` as one reply of lease has "
+            "them. If the secret is lost, the leases expire by themselves.",
+        )
 
 
 def _lease_of(record: JobRecord, token: str) -> Lease:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -171,7 +172,7 @@ class GroupState(Struct, frozen=True, kw_only=True):
         return f"group {self.name!r} of queue {self.queue!r}"
 
 
-class Picture(Struct, frozen=True, kw_only=True):
+class Picture(Struct, frozen=True, kw_only=True, dict=True):
     """All rows of one dump."""
 
     jobs: tuple[JobRow, ...]
@@ -194,7 +195,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     sharded: bool = False  # two jobs in different shards may have the same fence
     split_queues: frozenset[str] = frozenset()  # split into several shards, where a key is unique per shard
 
-    @property
+    @cached_property
     def tasks_apart(self) -> frozenset[str]:
         """Tasks whose ready jobs have a dedicated lane: by rule, override, effective limit or effective rate."""
         rules = {row.name: row for row in self.tasks}
@@ -228,7 +229,7 @@ class Picture(Struct, frozen=True, kw_only=True):
         """What distinguishes two holders of one key that may coexist: the groups of a split queue."""
         return row.group if row.queue in self.split_queues else None
 
-    @property
+    @cached_property  # rules look jobs up one by one, of stores with any number of them
     def by_id(self) -> Mapping[str, JobRow]:
         return {job.id: job for job in self.jobs}
 

@@ -11,7 +11,7 @@ import redis
 
 from holdfast.backends.redis import codec
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.shard import OUTBOX_BYTES, Ties
+from holdfast.backends.shard import OUTBOX_BYTES, Noted, Ties
 from holdfast.backends.sharded.dependencies import _is_full
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Override, QueueRule, TaskRule, WorkerRecord
@@ -162,7 +162,7 @@ def test_a_look_at_the_outbox_brings_large_notes_a_few_at_a_time(make: Callable[
         backend = make()
         await backend.open()
         for number in range(NUMBER):
-            note = NewJob(id=f"j{number}", task="t", queue="elsewhere", args=BIG)
+            note = Noted(id=f"j{number}", task="t", queue="elsewhere", args=BIG)
             await backend.enqueue_tied([], Ties(notes=(note,)))
         seen: list[str] = []
         after = 0

@@ -326,6 +326,62 @@ def test_a_batch_that_is_over_takes_no_member_and_nothing_is_stored() -> None:
     asyncio.run(whole())
 
 
+# ---------------------------------------------------------------------- parents that are removed once they succeed
+
+
+async def removed_in_their_shards(shelf: Shelf, call: int) -> list[str]:
+    """Claim what is there, and let it succeed and go, by a process that delivers nothing. Returns what ran."""
+    ran: list[str] = []
+    for shard in shelf.shards.values():
+        worker = WorkerRecord(id="hasty", lease_seconds=1e6, queues=QUEUES)
+        await shard.store.register(worker, now=NOW)
+        request = ClaimRequest(worker=worker.id, call=call, queues=QUEUES, most=50)
+        leases = (await shard.store.claim(request, now=NOW)).leases
+        ends = [replace(success(lease), retain=-1.0) for lease in leases]
+        assert {Answer.OK} >= set(await shard.store.settle(ends, now=NOW))
+        ran += [lease.id for lease in leases]
+    return ran
+
+
+@pytest.mark.parametrize("page", [1, dependencies.PAGE], ids=["small pages", "one page"])
+@pytest.mark.parametrize("together", [False, True], ids=["stored before", "stored with its child"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_parent_that_is_to_be_removed_stays_until_its_child_elsewhere_has_heard(
+    fault: str, together: bool, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parents succeed as soon as the enqueue has ended or was cut off, before anybody has delivered the rest."""
+    monkeypatch.setattr(dependencies, "PAGE", page)
+    parents = [NewJob(id=f"p{n}", task="work", queue="mail") for n in range(4)]
+    children = [NewJob(id=f"x{n}", task="work", queue="bulk", after=(f"p{n}",)) for n in range(4)]
+    flow = [*parents, *children, NewJob(id="z", task="work", queue="mail", after=tuple(job.id for job in children))]
+
+    async def scene(fault: str, at: int) -> int:
+        shelf, router = await begun()
+        if not together:
+            await router.enqueue(parents, now=NOW)
+        dying, fuse = await opened(shelf, fault, at)
+        stored = await tried(dying.enqueue(flow if together else flow[len(parents) :], now=NOW))
+        other, _ = await opened(shelf)
+        ran = []
+        for call in range(1, 9):
+            ran += await removed_in_their_shards(shelf, call)
+            while (await other.promote(now=NOW)).more:
+                pass
+        whole = sorted(job.id for job in flow)
+        accepted = stored or "z" in ran or await other.get("z") is not None
+        assert sorted(ran) == (whole if accepted else [] if together else [job.id for job in parents]), (
+            f"{fault} at {at}"
+        )
+        await checked(other, f"{fault} at {at}")
+        for late in range(1, 9):
+            await other.prune(now=NOW + 2e5 * late)
+            await other.promote(now=NOW + 2e5 * late)
+        assert await other.find(JobQuery()) == [], "nothing keeps them once they are not needed"
+        return fuse.calls
+
+    on_each_fault(scene, fault)
+
+
 # ---------------------------------------------------------------------- silence
 
 

@@ -15,7 +15,7 @@ import msgspec
 from ...lifecycle import Settlement
 from ...records import Answer, Enqueued, NewJob, with_conflicts_kept
 from ..formulas import Numbering
-from ..shard import KINDS, OUTBOX_BYTES, News, Post, PostKind, Shard, Ties, Unless
+from ..shard import KINDS, OUTBOX_BYTES, News, Noted, Post, PostKind, Shard, Ties, Unless
 from . import codec
 
 COPY_MARK = b"\1"  # begins the note of a copy of a dead job (lua/operate.lua); other notes are JSON
@@ -104,22 +104,22 @@ def _news(parent: bytes, state: bytes, task: bytes, tick: bytes) -> News:
     return News(parent.decode(), codec.STATES[state.decode()], task.decode(), int(tick))
 
 
-def note(_: bytes, text: bytes) -> NewJob:
+def note(_: bytes, text: bytes) -> Noted:
     """Decode a noted job; raises what codec.UNREADABLE lists."""
-    return _noted_copy(text) if text[:1] == COPY_MARK else msgspec.json.decode(text, type=NewJob)
+    return _noted_copy(text) if text[:1] == COPY_MARK else msgspec.json.decode(text, type=Noted)
 
 
-def _noted_copy(text: bytes) -> NewJob:
+def _noted_copy(text: bytes) -> Noted:
     """Decode the note of a copy: the mark, a length, that many bytes of packed values, and the body."""
     _, length = _COPY_HEAD.unpack_from(text)
     end = _COPY_HEAD.size + length
     packed = zip(_COPIED, codec.unpack(text[_COPY_HEAD.size : end]), strict=True)
     args, options, _ = codec.opened(text[end:])
     values = {name: None if one is False else one for name, one in packed}
-    return msgspec.convert({**values, "args": args, "options": options, "delay": 0.0}, NewJob)
+    return msgspec.convert({**values, "args": args, "options": options, "delay": 0.0}, Noted)
 
 
-def _job(text: bytes) -> NewJob | None:
+def _job(text: bytes) -> Noted | None:
     try:
         return note(b"", text)
     except codec.UNREADABLE:

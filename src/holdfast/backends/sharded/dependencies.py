@@ -23,7 +23,7 @@ from ...dependencies import DUE_AFTER_PARENTS, Relative, Relatives
 from ...errors import BackendUnavailable, HoldfastError, JobNotFound, ParentNotFound, StateConflict
 from ...lifecycle import Settlement, State, state_conflict
 from ...records import Answer, Enqueued, NewJob, with_conflicts_kept
-from ..shard import OUTBOX_BYTES, Join, News, Post, Ties
+from ..shard import OUTBOX_BYTES, Join, News, Noted, Post, Ties
 from .enqueue import refuse_duplicates
 from .fanout import SILENCE, at_once
 from .lease import LeaseVerbs, Stores
@@ -32,6 +32,7 @@ from .registry import FRESH_SECONDS, Registry, Shards
 
 PAGE, PAGES_MAX = 500, 20  # notes of one shard that are delivered at once, and in one pass
 ROUNDS_MAX = 20  # rounds of a pass: each delivery may create further notes
+WATCH_TRIES_MAX = 3  # to find the parents of a call where they were a moment before
 IDS_MAX = 1000  # per call to a shard
 ID_BYTES = 36  # of a parent's id
 LOOKS_MAX = 100  # live parents in other shards whose state is looked up for a list of relatives
@@ -58,12 +59,10 @@ class EdgeVerbs:
         """Store jobs of which some wait for others in another shard, all in one step."""
         own = {job.id: _place(job, self._shards.registry) for job in jobs}
         await self._refuse_duplicates(jobs, own, now)
-        jobs = [with_conflicts_kept(job) for job in jobs]
-        jobs, where = await self._located(jobs)
+        jobs, where = await self._kept([with_conflicts_kept(job) for job in jobs], own, now)
         joined = next((where[job.before] for job in jobs if job.before is not None), None)
         at = joined or own[jobs[0].id]
         here, ties = divided(jobs, own, where, at)
-        await self.begin_crossing()
         stored = await (await self._stores(at)).enqueue_tied(here, ties, now)
         answers = dict(zip((job.id for job in here), stored, strict=True))
         with suppress(*SILENCE):  # it is decided: a sweep will deliver the notes
@@ -74,9 +73,8 @@ class EdgeVerbs:
         """End a lease and store jobs of which some belong to other shards, all in one step."""
         shard, _ = parted(settlement.token)
         own = {job.id: _place(job, self._shards.registry) for job in jobs}
-        jobs, where = await self._located([with_conflicts_kept(job) for job in jobs])
+        jobs, where = await self._kept([with_conflicts_kept(job) for job in jobs], own, now)
         here, ties = divided(jobs, own, where, shard)
-        await self.begin_crossing()
 
         async def settle(_: object, items: list[Settlement]) -> list[Answer]:
             return [await (await self._stores(shard)).settle_tied(items[0], here, ties, now)]
@@ -98,6 +96,42 @@ class EdgeVerbs:
 
         choosy = [name for name, part in parts.items() if any(job.on_conflict == "raise" for job in part)]
         (await at_once({name: rehearse(name) for name in choosy})).of_all()
+
+    async def _kept(
+        self, jobs: Sequence[NewJob], own: Mapping[str, str], now: float | None
+    ) -> tuple[list[NewJob], dict[str, str]]:
+        """Locate what these jobs name, and let their parents elsewhere be watched, before anything is stored.
+
+        A watched job stays where it is, as one with a child in its own shard does: one with `remove` would otherwise be
+        gone when the child asks what became of it. If nothing is stored after all, prune ends the watch.
+        """
+        given, where = await self._located(jobs)
+        await self.begin_crossing()
+        for _ in range(WATCH_TRIES_MAX):
+            if await self._watched(given, own, where, now):
+                break
+            given, where = await self._located(jobs)  # a parent has just gone: it is refused, unless its child is known
+        return given, where
+
+    async def _watched(
+        self, jobs: Sequence[NewJob], own: Mapping[str, str], where: Mapping[str, str], now: float | None
+    ) -> bool:
+        """Let the shards of these jobs watch the parents that are stored elsewhere; False if one of those is gone."""
+        asked: dict[str, dict[str, dict[str, None]]] = {}
+        for job in jobs:
+            for name in job.after:
+                if name in where and where[name] != own[job.id]:
+                    asked.setdefault(where[name], {}).setdefault(own[job.id], {})[name] = None
+
+        async def watch(name: str) -> bool:
+            store, found = await self._stores(name), 0
+            for shard, named in asked[name].items():
+                ids = list(named)
+                for start in range(0, len(ids), IDS_MAX):
+                    found += len(await store.watch(ids[start : start + IDS_MAX], shard, now))
+            return found == sum(map(len, asked[name].values()))
+
+        return all((await at_once({name: watch(name) for name in asked})).of_all().values())
 
     async def _located(self, jobs: Sequence[NewJob]) -> tuple[list[NewJob], dict[str, str]]:
         """Return the shards of the stored jobs that these jobs name; refuses what R83 and R87 refuse.
@@ -289,13 +323,13 @@ class Delivery:
         return held
 
     async def _store(
-        self, shard: str, jobs: Sequence[NewJob], where: Mapping[str, str], stored: Mapping[str, Enqueued]
+        self, shard: str, jobs: Sequence[Noted], where: Mapping[str, str], stored: Mapping[str, Enqueued]
     ) -> dict[str, Enqueued]:
         """Store the jobs of one shard; {} if it refuses them for now."""
         stands_for = {name: answer.id for name, answer in stored.items()}
         coming = {job.id for job in jobs}
         parents: dict[str, str] = {}
-        joins: list[tuple[NewJob, str]] = []
+        joins: list[tuple[Noted, str]] = []
         given: list[NewJob] = []
         for job in jobs:
             after = tuple(dict.fromkeys(stands_for.get(name, name) for name in job.after))
@@ -312,8 +346,9 @@ class Delivery:
             for job, place in joins:
                 join = Join(job.before or "", job.id, shard)
                 await (await self._stores(place)).enqueue_tied((), Ties(joins=(join,), noted=True), self._now)
-            watchers = tuple((job.id, place) for job, place in joins)
-            answers = await self._accepted(shard, given, Ties(parents=parents, watchers=watchers, noted=True))
+            watchers = [(job.id, place) for job, place in joins]
+            watchers += [(job.id, place) for job in jobs for place in job.watchers]
+            answers = await self._accepted(shard, given, Ties(parents=parents, watchers=tuple(watchers), noted=True))
             for job, place in joins:
                 if answers[job.id].id != job.id:  # another job was kept, which is no member
                     await (await self._stores(place)).let_go(job.id, "never", self._now)
@@ -405,16 +440,36 @@ def divided(
             place = own[name] if name in calls else where[name]
             if place != at:
                 parents[name] = place
-    return here, Ties(parents=parents, joins=tuple(joins), notes=tuple(noted.values()))
+    watchers = _watchers(jobs, own)
+    return here, Ties(
+        parents=parents,
+        joins=tuple(joins),
+        watchers=tuple((job.id, shard) for job in here for shard in watchers.get(job.id, ())),
+        notes=tuple(_noted(job, watchers.get(job.id, {})) for job in noted.values()),
+    )
+
+
+def _watchers(jobs: Sequence[NewJob], own: Mapping[str, str]) -> dict[str, dict[str, None]]:
+    """Return for each of these jobs the other shards to which children of it belong."""
+    found: dict[str, dict[str, None]] = {}
+    for job in jobs:
+        for name in job.after:
+            if own.get(name, own[job.id]) != own[job.id]:
+                found.setdefault(name, {})[own[job.id]] = None
+    return found
+
+
+def _noted(job: NewJob, watchers: Iterable[str]) -> Noted:
+    return Noted(**{name: getattr(job, name) for name in NewJob.__struct_fields__}, watchers=tuple(watchers))
 
 
 def _place(job: NewJob, registry: Registry) -> str:
     return shard_name(job.queue, place_of_job(job, registry.queues[job.queue].shards))
 
 
-def _wave(left: Mapping[str, NewJob], registry: Registry) -> dict[str, list[NewJob]]:
+def _wave(left: Mapping[str, Noted], registry: Registry) -> dict[str, list[Noted]]:
     """Return by shard the jobs that can be stored now: parents are stored, or go before them to the same shard."""
-    wave: dict[str, list[NewJob]] = {}
+    wave: dict[str, list[Noted]] = {}
     going: dict[str, str] = {}
     for job in left.values():
         shard = _place(job, registry)
@@ -431,7 +486,7 @@ def _is_full(posts: Sequence[Post]) -> bool:
     return len(posts) >= PAGE or size >= OUTBOX_BYTES // 8
 
 
-def _without(left: dict[str, NewJob], job_id: str) -> None:
+def _without(left: dict[str, Noted], job_id: str) -> None:
     """Take a job out that cannot be stored now, and all that wait for it."""
     gone = {job_id}
     left.pop(job_id, None)

@@ -38,7 +38,7 @@ from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
-from .settle_with import ExchangeWithJobs, committed
+from .settle_with import ExchangeWithJobs, committed, unreleased
 from .store_client import CLAIM_BYTES_MIN, AdaptiveLimit, Halves, QueueRotation, StoreClient, backoff, cut_short, least
 from .unknown_tasks import UnknownTasks
 from .wakeup_claims import claims_on_wakeup
@@ -439,10 +439,8 @@ class ExchangeLoop:
     ) -> None:
         leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
         self._unheard = False
-        lost: list[Lease] = []
-        seen: list[events.Event] = []
-        succeeded: list[Lease] = []
-        ran: list[float | None] = []
+        lost, succeeded = list[Lease](), list[Lease]()
+        seen, ran = list[events.Event](), list[float | None]()
         journal = self._signals.journal
         room, counts = journal.room, journal.counts
         successes = self._runners.wanted("succeeded")
@@ -485,7 +483,9 @@ class ExchangeLoop:
             elif lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
-            if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
+            if answer is Answer.LOST and release.token in self._signals.settling and release.token in leases:
+                self._unconfirmed.append(unreleased(release))
+            elif answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)

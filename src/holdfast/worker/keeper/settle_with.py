@@ -53,6 +53,12 @@ async def committed(store: StoreClient, ends: Sequence[Settlement], leases: Mapp
     return done
 
 
+def unreleased(release: Release) -> Settlement:
+    """The end of an attempt that was interrupted after it settled its job itself, and whose lease is over: if that was
+    not committed, somebody else has the job, and this changes nothing."""
+    return Settlement(id=release.id, token=release.token, ending=Ending.SNOOZED)
+
+
 def refused(one: Settlement, error: HoldfastError) -> Settlement:
     """The settlement of an attempt whose jobs the store refuses: the job is buried with the reason."""
     text = bounded(f"the jobs it enqueued could not be stored: {error_text(error)}", TEXT_CHARS_MAX)

@@ -220,41 +220,47 @@ end
 -- == part unknown_parents: jobs named by a new job that do not exist, or do not wait.
 -- lazy: built when a script first uses one of its names.
 
--- Reads the states of these jobs, without decoding the rest of their records.
-hf.state_memo = {}
-function hf.load_states(ids)
-    local cache, memo, missing, n = hf.cache, hf.state_memo, {}, 0
+-- Those of these ids of which neither the job nor its state was read in this script.
+function hf.unread(ids)
+    local cache, memo, unread, n = hf.cache, hf.state_memo, {}, 0
+    if not next(cache) and not next(memo) then return ids end
     for i = 1, #ids do
         local id = ids[i]
         if cache[id] == nil and memo[id] == nil then
             n = n + 1
-            missing[n], memo[id] = id, false
+            unread[n], memo[id] = id, false
         end
     end
+    return unread
+end
+
+-- Reads the states of these jobs, without decoding the rest of their records. The state is one letter, behind the id:
+-- text of up to 31 bytes begins with a byte that has its length, longer text with a mark and its length. It is read
+-- there with one call, because a new job may have thousands of parents.
+hf.state_memo = {}
+local SHORT_TEXT_MAX = 31
+local ONE_LETTER = 161 -- what text of one byte begins with
+local STATE_LETTERS = {}
+for letter in string.gmatch('swrxocd', '.') do STATE_LETTERS[byte(letter)] = letter end
+function hf.load_states(ids)
+    local memo, missing = hf.state_memo, hf.unread(ids)
+    local n = #missing
     for from = 1, n, ARGUMENTS_MAX do
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
         local found = call('HMGET', JOBS, unpack(missing, from, upto))
         for i = from, upto do
-            local packed = found[i - from + 1]
-            if packed then memo[missing[i]] = hf.packed_state(packed) end
+            local packed, id = found[i - from + 1], missing[i]
+            if packed then
+                local at = RECORD_HEAD_BYTES + #id + (#id <= SHORT_TEXT_MAX and 2 or 3)
+                local kind, letter = byte(packed, at, at + 1)
+                memo[id] = kind == ONE_LETTER and STATE_LETTERS[letter] or hf.unpacked_state(packed)
+            end
         end
     end
 end
 
--- The state in a packed record; false if it cannot be read. It is one letter behind the id, and is read there without
--- unpacking anything: text of up to 31 bytes begins with a byte that has its length, longer text with a mark and that.
-local SHORT_TEXT = 160
-local LONG_TEXT = 217
-local FIRST = RECORD_HEAD_BYTES + 1
-function hf.packed_state(packed)
-    local kind, length = byte(packed, FIRST, FIRST + 1)
-    local at = nil
-    if kind == LONG_TEXT and length then
-        at = FIRST + 2 + length
-    elseif kind and kind >= SHORT_TEXT and kind < SHORT_TEXT + 32 then
-        at = FIRST + 1 + kind - SHORT_TEXT
-    end
-    if at and byte(packed, at) == SHORT_TEXT + 1 then return sub(packed, at + 1, at + 1) end
+-- The state in a packed record; false if it cannot be read.
+function hf.unpacked_state(packed)
     local is_read, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, RECORD_HEAD_BYTES)
     return is_read and state or false
 end
@@ -266,20 +272,30 @@ function hf.state_of(id)
     return row and row[STATE] or nil
 end
 
+-- All parents that new jobs name.
+function hf.named_by(links)
+    local named, n = {}, 0
+    for i = 1, #links do
+        local parents = links[i] and links[i][LINK_PARENTS] or {}
+        if #links == 1 then return parents end
+        for j = 1, #parents do named[n + j] = parents[j] end
+        n = n + #parents
+    end
+    return named
+end
+
 -- Why new jobs cannot be linked as requested, or nil: a parent that is neither stored nor earlier in the batch, or
 -- a job that is to wait for one of them and does not wait.
 function hf.unlinkable(jobs, known, links)
-    local coming, named = {}, {}
-    for i = 1, #jobs do
-        local parents = links[i] and links[i][LINK_PARENTS] or {}
-        for j = 1, #parents do named[#named + 1] = parents[j] end
-    end
-    hf.load_states(named)
+    local coming, memo = {}, hf.state_memo
+    hf.load_states(hf.named_by(links))
     for i = 1, #jobs do
         local id, link = jobs[i][NEW_ID], links[i]
         if link and not known[id] then
-            for _, parent in ipairs(link[LINK_PARENTS]) do
-                if not coming[parent] and not hf.state_of(parent) then
+            local parents = link[LINK_PARENTS]
+            for j = 1, #parents do
+                local parent = parents[j]
+                if not memo[parent] and not coming[parent] and not hf.state_of(parent) then
                     return hf.refused('ParentNotFound', { parent_id = parent, child_id = id })
                 end
             end
