@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -251,7 +252,9 @@ def test_jobs_come_from_runner_processes(tmp_path: Path) -> None:
     with flow_jobs.app as app:
         flow_jobs.enqueue_unit()
         words = ["work", "tests.soak.flow_jobs:app", "--app-dir", str(root), "--drain", "--url", url]
-        subprocess.run([sys.executable, "-m", "holdfast.cli", *words], check=True, capture_output=True, timeout=60)
+        env = {**os.environ, flow_jobs.JOURNAL: str(tmp_path / "journal")}
+        command = [sys.executable, "-m", "holdfast.cli", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, env=env)
         found = Counter((job.task, job.state.value) for job in app.jobs(limit=1000))
     assert found == flow_jobs.UNIT
 

@@ -23,7 +23,7 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.suffix in {".py", ".sql", ".lua"}]
 
 
-OURS = files_below(SOURCE)
+OURS = [*files_below(SOURCE), *ROOT.glob("*.py")]
 ALL = [*OURS, *(path for folder in ("tests", "docs", "bench", "examples") for path in files_below(ROOT / folder))]
 
 
@@ -65,5 +65,5 @@ def test_a_source_file_names_only_files_beside_below_or_above_it() -> None:
         near = [file for file in OURS if file.parent in folders or file.is_relative_to(path.parent)]
         names = named(path.read_text(encoding="utf-8"))
         if missing := [name for name in names if not is_one_of(ALL if "/" in name else near, name)]:
-            wrong[str(path.relative_to(SOURCE))] = missing
+            wrong[str(path.relative_to(ROOT))] = missing
     assert wrong == {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.db import connections as django_connections
+from msgspec.structs import replace
 
 import django
 
