@@ -38,6 +38,7 @@ BATCHED_MAX = 4000  # jobs that it may hold, not counting the first of each batc
 AGE_SPREAD = 0.8
 DUMP_BYTES_MAX = 1 << 20
 TELL_FRAMES_MAX = 64  # send no more events to a runner that has this many frames unread
+WRITTEN_AT_ONCE_MAX = 1  # with more jobs, the next exchange comes first: the runner would take the processor from it
 SENDING_FRAMES = 3  # send no more jobs to a runner that has this many frames unread
 SOCKET_BYTES = 1 << 20  # requested; the system may allow less
 WRITE_BYTES_TARGET = 1 << 16  # frames are written together up to this size
@@ -217,8 +218,10 @@ class RunnerProcess(asyncio.BufferedProtocol):
             flags.append(flag)
         if any(lease.chained for lease in leases):
             self.chains.add(leases)
-        self._outbox.extend(protocol.start_frames(flags, leases))
-        self._flush()  # not in the loop's next iteration: the keeper has other things to do before that
+        for frame in protocol.start_frames(flags, leases):
+            self.send(frame)
+        if len(self.jobs) <= WRITTEN_AT_ONCE_MAX:  # it is idle, and the keeper has other things to do in this iteration
+            self._flush()
 
     def give_batch(self, leases: Sequence[Lease]) -> int:
         """Send jobs that start as one batch. Return how many of them it could take."""
