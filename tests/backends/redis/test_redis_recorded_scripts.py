@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,27 @@ def test_a_recorded_script_is_the_one_that_would_be_assembled(record: Path) -> N
             one.args,
         )
         assert script.text == one.text, verb
+
+
+def test_a_text_that_many_shards_need_at_once_is_assembled_once(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assembled, at_once = list[str](), threading.Barrier(8)
+    assemble = assembler.AssembledScripts._assembled
+
+    def counted(self: assembler.AssembledScripts, verb: str) -> scripts.Script:
+        assembled.append(verb)
+        return assemble(self, verb)
+
+    monkeypatch.setattr(assembler.AssembledScripts, "_assembled", counted)
+    scripts._assembler.cache_clear()
+    script = Scripts(read_record(record))["retire"]
+
+    def text(_: int) -> str:
+        at_once.wait(60)
+        return script.text
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(text, range(8)))) == 1
+    assert assembled == ["retire"]
 
 
 def test_the_record_is_written_in_one_step_and_leaves_nothing_else(record: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,7 @@ class Scripts(dict[str, Script]):
             made = _assembler()[verb]
         else:
             sha, keys, args = self._record.scripts[verb]
-            made = Script(verb, sha, verb not in READING, keys, args, lambda: _assembler()[verb].text)
+            made = Script(verb, sha, verb not in READING, keys, args, lambda: _text(verb))
         self[verb] = made
         return made
 
@@ -172,6 +173,25 @@ class Scripts(dict[str, Script]):
     def words(self) -> frozenset[str]:
         """All quoted words in capitals: the commands that the scripts call, and some others."""
         return _assembler().words if self._record is None else frozenset(self._record.words)
+
+
+_assembling = threading.Lock()
+
+
+def _text(verb: str) -> str:
+    """Assemble it once: where a server knows no scripts, many shards ask for the same text at the same time, each in a
+    thread of its own, and together they would keep the event loop from the interpreter for seconds."""
+    with _assembling:
+        return _assembler()[verb].text
+
+
+def _after_fork() -> None:
+    global _assembling  # the thread that holds it stayed behind
+    _assembling = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache
