@@ -167,7 +167,7 @@ def regenerated(page: str, report: Report) -> str:
     pictures = list(plots(report))
     known = {name for records in report["stores"].values() for name in records}
     blocks = {"first": first(report)} if known & {"real", "load"} else {}
-    if known - {"real", "load", "flows"}:
+    if known - {"real", "load", "flows", "footprint"}:
         blocks |= {"machine": machine(report), "goals": goals(report)}
     for scenario in (
         "real",
@@ -186,6 +186,7 @@ def regenerated(page: str, report: Report) -> str:
         "churn",
         "crash",
         "memory",
+        "footprint",
         "isolated",
     ):
         if scenario in known:
