@@ -25,9 +25,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from holdfast.backends.postgres.asking import PreparedBodies, PreparedCall
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.connection import Connections, Session
+from holdfast.backends.postgres.prepared_calls import PreparedBodies, PreparedCall
 from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
 
 from .folders import make_folder

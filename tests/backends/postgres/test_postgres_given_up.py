@@ -15,9 +15,9 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from holdfast.backends.postgres.asking import PREPARE_AFTER
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.connection import Connections, Session
+from holdfast.backends.postgres.prepared_calls import PREPARE_AFTER
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 from ...servers.postgres import Server

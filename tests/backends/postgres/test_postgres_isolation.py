@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.backends.postgres.asking import PREPARE_AFTER
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.prepared_calls import PREPARE_AFTER
 from holdfast.errors import BackendError
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, WorkerRecord

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.backends.postgres.asking import PREPARE_AFTER
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.prepared_calls import PREPARE_AFTER
 from holdfast.errors import BackendUnavailable, ConfigurationError
 from holdfast.records import NewJob, WorkerRecord
 

@@ -67,7 +67,6 @@ from ...worker_status import bounded
 from ..contract import Backend
 from ..seals import check_limit, check_rules, check_weight
 from . import codec, move, read, scan
-from .asking import PreparedBodies, PreparedCall
 from .blocking import BlockingCalls
 from .caller_transaction import (
     ENQUEUE_RIGHTS,
@@ -82,6 +81,7 @@ from .caller_transaction import (
 from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .flaws import flaws
+from .prepared_calls import PreparedBodies, PreparedCall
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
 from .snapshots import Floors, SnapshotWatch, oldest_snapshot

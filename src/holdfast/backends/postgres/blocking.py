@@ -22,7 +22,6 @@ from psycopg.errors import error_from_result
 from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
 from ..reconnect import is_ready
-from .asking import FINE, decisive
 from .codec import in_bytes
 from .connection import (
     AGAIN,
@@ -37,6 +36,7 @@ from .connection import (
     not_understood,
     unreached,
 )
+from .prepared_calls import FINE, decisive
 from .wakeups import Wakeups
 
 _NAME = b"holdfast_direct"  # the only prepared statement on each of these connections

@@ -39,7 +39,7 @@ from ...lifecycle import state_conflict
 from ..reconnect import Pace, is_ready
 from ..seals import strict_limit, too_many_commands, too_many_signals
 from ..urls import tellable
-from .asking import PREPARE_AFTER, answer
+from .prepared_calls import PREPARE_AFTER, answer
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 

@@ -19,8 +19,8 @@ import psycopg
 from psycopg import AsyncCursor
 
 from ...errors import HoldfastError
-from .asking import PreparedCall, hints
 from .connection import Connections
+from .prepared_calls import PreparedCall, hints
 
 HINT_SECONDS_MIN = 0.005  # between two hints of one process
 QUEUES_PER_HINT_MAX = 50

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import AsyncCursor
 
-from holdfast.backends.postgres.asking import PREPARE_AFTER, PreparedBodies, PreparedCall
 from holdfast.backends.postgres.connection import Connections
+from holdfast.backends.postgres.prepared_calls import PREPARE_AFTER, PreparedBodies, PreparedCall
 from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
 
 from ...servers.postgres import Server
