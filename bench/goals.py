@@ -15,7 +15,15 @@ LIMIT_SHARE_MAX = 1.1
 WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
 PREFETCHES = (16, 64)  # the better of the two counts
 GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
-LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
+LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 8.0), "sqlite": (2.0, 8.0)}
+MORE_WORKERS = {"sqlite": {2: 1.0}, "redis": {2: 1.2}, "postgres": {2: 1.0, 4: 1.0, 8: 1.0}}  # at least, ÷ one
+FOOTPRINT = {  # at most
+    "holdfast --version, ms": {"sqlite": 60.0},
+    "import and first enqueue, ms": {"sqlite": 60.0, "postgres": 150.0, "redis": 150.0},
+    "start to first job done, ms": {"sqlite": 250.0, "postgres": 300.0, "redis": 350.0},
+    "idle worker, MB": {"sqlite": 50.0, "postgres": 50.0, "redis": 50.0},
+    "idle worker, % of a core": {"sqlite": 0.3, "postgres": 0.3, "redis": 0.3},
+}
 LEASE_SECONDS = 10.0
 FLAT_CALLS = (
     "pause and resume a task, a claim after each",
@@ -135,7 +143,7 @@ def firsts(records: Mapping[str, Any]) -> list[First]:
 def _rates() -> Iterator[Goal]:
     for store, other, least in (
         ("redis", "dramatiq", 8.0), ("redis", "huey", 8.0), ("redis", "bull", 2.0), ("redis", "bare store", 0.3),
-        ("postgres", "pgqueuer", 1.5), ("postgres", "pg-boss", 1.5), ("postgres", "bare store", 0.4),
+        ("postgres", "pgqueuer", 1.5), ("postgres", "pg-boss", 1.3), ("postgres", "bare store", 0.4),
         ("sqlite", "huey", 12.0),
     ):  # fmt: skip
         yield Goal(store, f"no-op jobs, one worker, ÷ {other}", "noop", WORK, f"÷ {other}", least)
@@ -151,6 +159,16 @@ def _rates() -> Iterator[Goal]:
         ahead = tuple(f"{hot}, group_prefetch={number}" for number in PREFETCHES)
         yield Goal(store, "one hot group, group_prefetch, ÷ without", "groups", ahead, f"÷ {hot}", 10.0)
         yield Goal(store, "one hot group, ÷ a durable trip per job", "groups", (hot,), bare, 0.9)
+        apart = "÷ bare store, handlers apart"
+        yield Goal(store, "one hot group, ÷ a durable trip with handlers apart", "groups", (hot,), apart, 0.5)
+    two, other = "no-op jobs, two workers, ÷ 2 × pg-boss", "÷ 2 × pg-boss"
+    yield Goal("postgres", two, "noop", ("2 × holdfast work",), other, 1.2)
+    one = "÷ holdfast work, 1 runner, 1 shard"
+    yield Goal("cluster", "no-op jobs, 12 shards, ÷ one shard", "noop", ("holdfast work, 1 runner",), one, 0.9)
+    for store, counts in MORE_WORKERS.items():
+        for count, least in counts.items():
+            what = f"no-op jobs, {count} workers, ÷ one"
+            yield Goal(store, what, "workers", (f"{count} workers",), "÷ 1 worker", least)
 
 
 def _enqueues() -> Iterator[Goal]:
@@ -160,6 +178,8 @@ def _enqueues() -> Iterator[Goal]:
             yield Goal(store, what, "enqueue", ("holdfast, one by one",), other, 1.0)
         name = "holdfast, bulk of 1,000"
         yield Goal(store, "enqueue in bulk of 1,000, jobs/s", "enqueue", (name,), "per_second", 50_000.0)
+    floor = "÷ bare store, bulk of 1,000"
+    yield Goal("sqlite", "enqueue in bulk of 1,000, ÷ bare store", "enqueue", (name,), floor, 0.2)
 
 
 def _times() -> Iterator[Goal]:
@@ -179,6 +199,16 @@ def _times() -> Iterator[Goal]:
             store, "running again, worker killed, lease 10 s, s", "crash", (case,), "seconds", most=LEASE_SECONDS + 1
         )
 
+    yield Goal("redis", "enqueue to start, p50, ÷ bull", "latency", ("holdfast work",), "÷ bull", most=1.0)
+    case = "400,000 jobs"
+    yield Goal("postgres", "a job without vacuum, last tenth ÷ first", "vacuum", (case,), "growth", most=1.3)
+
+
+def _footprint() -> Iterator[Goal]:
+    for case, bounds in FOOTPRINT.items():
+        for store, most in bounds.items():
+            yield Goal(store, case, "footprint", (case,), "value", most=most)
+
 
 def _growth() -> Iterator[Goal]:
     """Relative to what a larger store costs bare statements and commands: no call can be flatter than these."""
@@ -192,7 +222,7 @@ def _growth() -> Iterator[Goal]:
         yield Goal(store, what, "growth", (case,), f"÷ {alone}", most=1.3, floors=floors)
 
 
-GOALS: tuple[Goal, ...] = (*_rates(), *_enqueues(), *_times(), *_growth())
+GOALS: tuple[Goal, ...] = (*_rates(), *_enqueues(), *_times(), *_footprint(), *_growth())
 
 
 def _values(goal: Goal, cases: Mapping[str, Any]) -> Iterator[float]:

@@ -184,6 +184,7 @@ def regenerated(page: str, report: Report) -> str:
         "growth",
         "lists",
         "churn",
+        "vacuum",
         "crash",
         "memory",
         "footprint",

@@ -21,6 +21,7 @@ from . import (
     noop,
     parts,
     real,
+    vacuum,
     workers,
 )
 
@@ -45,5 +46,6 @@ ALL: dict[str, Scenario] = {
         lists,
         load,
         churn,
+        vacuum,
     )
 }

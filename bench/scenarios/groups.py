@@ -46,7 +46,9 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
             "bare store, a durable trip per job", "floor", partial(measured, setting, bare, "none", hot), "hot",
             baseline=True,
         ),
-        Case("bare store, handlers apart", "floor", partial(measured, setting, apart, "none", hot), "hot"),
+        Case(
+            "bare store, handlers apart", "floor", partial(measured, setting, apart, "none", hot), "hot", baseline=True
+        ),
     ]  # fmt: skip
     for number in PREFETCHES:
         ahead = ours(HOLDFAST_GROUP_PREFETCH=str(number))

@@ -10,6 +10,7 @@ from ..driving import SLOTS, Contender, drained, floor, ours, turn
 from ..places import STORES
 from ..scenario import Case, Scenario, Setting
 
+ONE_SHARD = ", 1 shard"
 FLOOR_FACTOR = 2  # the floor is so fast that it needs more jobs to be measured
 
 
@@ -28,7 +29,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         work.like("holdfast, embedded", HOLDFAST_FORM="embedded"),
     ]
     if setting.store == "cluster":
-        contenders.append(work.like("holdfast work, 1 runner, 1 shard", HOLDFAST_SHARDS="1"))
+        contenders.append(work.like(f"holdfast work, 1 runner{ONE_SHARD}", HOLDFAST_SHARDS="1"))
     for one in setting.peers():
         contenders += [one, one.like(f"2 × {one.name}", workers=2)]
     found = [
@@ -36,7 +37,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
             one.name,
             one.kind,
             partial(measured, setting, one, max(100, int(setting.jobs * one.share))),
-            baseline=one.kind == "peer" and one.workers == 1,
+            baseline=one.kind == "peer" or one.name.endswith(ONE_SHARD),
             rounds_max=2 if one.kind == "peer" and one.workers > 1 else 99,
         )
         for one in contenders

@@ -1,4 +1,4 @@
-"""One, two and four workers of one runner on one store: on few cores this shows what they cost each other."""
+"""One to eight workers of one runner on one store: on few cores this shows what they cost each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .noop import measured
 @contextlib.contextmanager
 def cases(setting: Setting) -> Iterator[list[Case]]:
     found = []
-    for count, name in ((1, "1 worker"), (2, "2 workers"), (4, "4 workers")):
+    for count, name in ((1, "1 worker"), (2, "2 workers"), (4, "4 workers"), (8, "8 workers")):
         contender = ours().like(name, workers=count)
         found.append(Case(name, "ours", partial(measured, setting, contender, setting.jobs), baseline=count == 1))
     yield found
