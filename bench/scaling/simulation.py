@@ -1,8 +1,8 @@
 """Keepers that trade outcomes for leases with a store, event by event, from measured costs.
 
 Used by `bench/scale simulate`, by the page and by the tests. Deterministic by seed. A keeper has one exchange on the
-way at a time, takes into it what has ended meanwhile and asks for as many jobs as it has slots: so the size of an
-exchange is not told, it comes out.
+way at a time, takes into it what has ended meanwhile and asks for as many jobs as it has free slots, up to the bound of
+a claim: so the size of an exchange is not told, it comes out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from .planning import Outcome, Plan
 from .stations import Cores, Disk, Process, StoreHandle, Timeline, Usage
 
 STRIPES = 1024  # of the locks of groups on PostgreSQL
+CLAIM_MIN, CLAIM_SHARE = 200, 2  # a claim brings at most 200 jobs, or half of the slots if these are more
+PORTION = 100  # jobs that a claim asks of one shard; as many shards as that takes are asked, in turn
+AHEAD_SECONDS, AHEAD_LEFT_SECONDS = (
+    0.02,
+    0.0075,
+)  # jobs claimed ahead last for this; an exchange comes when this is left
 CHORES = 500  # jobs after which the store is given the enqueueing and pruning of as many
 
 
 @dataclass(slots=True)
 class Job:
     group: int | None = None
+    shard: int = 0
     arrived: float = 0.0
     leased: float = 0.0
 
@@ -43,13 +50,17 @@ class Keeper:
 
     process: Process
     runners: list[Runner]
-    free: int
+    free: int  # slots, and room for jobs claimed ahead
+    running: int = 0  # jobs that wait for others
+    ahead: deque[tuple[Runner, Job]] = field(default_factory=deque)
+    paced_until: float = 0.0
+    pausing: bool = False
     told: list[Job] = field(default_factory=list)
     reading: bool = False
     ended: list[Job] = field(default_factory=list)
     exchanging: bool = False
-    dry: bool = False  # the last claim left slots free
-    calls: int = 0
+    dry: bool = False  # the last claim brought fewer jobs than it asked for
+    shard: int = 0  # whose turn it is
 
 
 @dataclass
@@ -78,6 +89,9 @@ class Simulation:
         threads = plan.costs.threads or plan.cores
         self.nodes = [Process(self.time, self._cores(plan.cores), threads) for _ in range(plan.nodes)]
         self.placing = plan.placing or tuple(shard % plan.nodes for shard in range(plan.shards))
+        self._scarce = bool(plan.groups or plan.offered)  # then shards may have fewer jobs than they are asked for
+        ahead = plan.slots * AHEAD_SECONDS / plan.handler if plan.handler and not self._scarce else 0.0
+        self._ahead_most = min(plan.slots, round(ahead))
         self.keepers = [self._keeper() for _ in range(plan.workers)]
         self.free_groups = [deque(range(shard, plan.groups, plan.shards)) for shard in range(plan.shards)]
         self.arrived: deque[float] = deque()
@@ -93,7 +107,7 @@ class Simulation:
 
     def _keeper(self) -> Keeper:
         runners = [Runner(Process(self.time, self._cores(1))) for _ in range(self.plan.runners)]
-        return Keeper(Process(self.time, self._cores(1)), runners, self.plan.slots)
+        return Keeper(Process(self.time, self._cores(1)), runners, self.plan.slots + self._ahead_most)
 
     def _sync_seconds(self) -> float:
         return self.costs.sync * self.random.uniform(0.8, 1.2)
@@ -177,10 +191,15 @@ class Simulation:
         """Send an exchange if there is something to settle or a slot worth asking for."""
         if keeper.exchanging or not (keeper.ended or (keeper.free and not keeper.dry)):
             return
+        if keeper.ahead and keeper.paced_until > self.time.now:
+            if not keeper.pausing:
+                keeper.pausing = True
+                self.time.after(keeper.paced_until - self.time.now, partial(self._go_on, keeper))
+            return
+        keeper.paced_until = self.time.now + AHEAD_SECONDS - AHEAD_LEFT_SECONDS
         keeper.exchanging = True
-        keeper.calls += 1
         ended, keeper.ended = keeper.ended, []
-        most = keeper.free
+        most = min(keeper.free, max(CLAIM_MIN, self.plan.slots // CLAIM_SHARE))
         answers: list[list[Job]] = []
 
         def heard(jobs: list[Job]) -> None:
@@ -195,14 +214,22 @@ class Simulation:
         parts = self._parts(keeper, ended, most, heard)
         keeper.process.work(self.costs.keeper.call * len(parts) + self.costs.keeper.job / 2 * len(ended), send)
 
+    def _go_on(self, keeper: Keeper) -> None:
+        keeper.pausing = False
+        self._look(keeper)
+
     def _parts(self, keeper: Keeper, ended: list[Job], most: int, heard: Callable[[list[Job]], None]) -> list[Exchange]:
-        """Which shard gets which outcomes and is asked for how many: outcomes by group, else evenly."""
+        """Which shard gets which outcomes, and how many jobs are asked of which: of a few, in large portions."""
         shards = self.plan.shards
         settled: list[list[Job]] = [[] for _ in range(shards)]
-        for place, job in enumerate(ended):
-            settled[(place if job.group is None else job.group) % shards].append(job)
-        each, more = divmod(most, shards)
-        wanted = [each + ((shard - keeper.calls) % shards < more) for shard in range(shards)]
+        for job in ended:
+            settled[job.shard].append(job)
+        few = shards if self._scarce else min(shards, max(1, -(-most // PORTION)))
+        each, more = divmod(most, few)
+        wanted = [0] * shards
+        for place in range(few):
+            wanted[(keeper.shard + place) % shards] = each + (place < more)
+        keeper.shard = (keeper.shard + few) % shards
         return [
             Exchange(shard, self.placing[shard], settled[shard], wanted[shard], heard)
             for shard in range(shards)
@@ -227,12 +254,26 @@ class Simulation:
     def _ran(self, keeper: Keeper, runner: Runner, jobs: list[Job]) -> None:
         if self.plan.offered:
             self.latencies += [self.time.now - job.arrived for job in jobs]
-        if self.plan.handler:
-            for job in jobs:
-                wait = self.random.expovariate(1 / self.plan.handler)
-                self.time.after(wait, partial(self._ended, keeper, runner, [job]))
-        else:
+        if not self.plan.handler:
             self._ended(keeper, runner, jobs)
+            return
+        for job in jobs:
+            if keeper.running < self.plan.slots:
+                self._begin(keeper, runner, job)
+            else:
+                keeper.ahead.append((runner, job))
+
+    def _begin(self, keeper: Keeper, runner: Runner, job: Job) -> None:
+        """A job that waits for others; when it ends, the next one that was claimed ahead begins at once."""
+
+        def end() -> None:
+            keeper.running -= 1
+            if keeper.ahead:
+                self._begin(keeper, *keeper.ahead.popleft())
+            self._ended(keeper, runner, [job])
+
+        keeper.running += 1
+        self.time.after(self.random.expovariate(1 / self.plan.handler), end)
 
     def _ended(self, keeper: Keeper, runner: Runner, jobs: list[Job]) -> None:
         """Handlers end. What ends while the runner is busy is told together, in one frame."""
@@ -279,10 +320,11 @@ class Simulation:
     def _claim(self, exchange: Exchange) -> list[Job]:
         if self.plan.groups:
             free = self.free_groups[exchange.shard]
-            return [Job(group=free.popleft()) for _ in range(min(exchange.most, len(free)))]
+            return [Job(group=free.popleft(), shard=exchange.shard) for _ in range(min(exchange.most, len(free)))]
         if self.plan.offered is None:
-            return [Job() for _ in range(exchange.most)]
-        return [Job(arrived=self.arrived.popleft()) for _ in range(min(exchange.most, len(self.arrived)))]
+            return [Job(shard=exchange.shard) for _ in range(exchange.most)]
+        number = min(exchange.most, len(self.arrived))
+        return [Job(shard=exchange.shard, arrived=self.arrived.popleft()) for _ in range(number)]
 
     def _commit(self, exchange: Exchange) -> None:
         self.taken += len(exchange.claimed)  # until the commit, rivals have to step over these rows
