@@ -67,7 +67,7 @@ def show(store: str, record: Record) -> None:
 
 
 def _report(options: argparse.Namespace, rounds: int, jobs: int) -> Record:
-    """What is known before anything was measured."""
+    """The part of the report that is known before anything is measured."""
     return {
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.facts(),
@@ -90,8 +90,8 @@ def main() -> None:
     if options.list:
         _list()
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end, what was measured is kept
-    words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end; what was measured is kept
+    words = options.scenario.replace("cost", "noop")  # the rounds of noop include the cost of a job
     usual = [name for name, scenario in ALL.items() if not scenario.asked_only]
     stores, scenarios = _names(options.store, STORES), usual if words == "all" else _names(words, tuple(ALL))
     rounds = options.rounds or (1 if options.quick else ROUNDS)

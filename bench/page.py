@@ -1,6 +1,6 @@
 """Writes docs/benchmarks.md and its plots from what bench/run wrote. Called by bench/report.
 
-Touches only what stands between a pair of markers on the page, and docs/images/bench-*.svg. Every number comes from the
+Changes only the text between pairs of markers on the page, and docs/images/bench-*.svg. Every number comes from the
 files; the sentences around them are written by hand on the page itself.
 """
 
@@ -75,7 +75,7 @@ def goals(report: Report) -> str:
 
 
 def first(report: Report) -> str:
-    """Where we stand in every row of jobs that do something, store by store, and what it was measured on."""
+    """Our result in every row of jobs that do something, store by store, and when it was measured."""
     parts = []
     for store in STORES:
         records = report["stores"].get(store, {})
@@ -120,7 +120,7 @@ def _bars(record: Any, figure: str) -> list[Bar]:
 
 
 def _course(report: Report, scenario: str, title: str, unit: str) -> dict[str, str]:
-    """What a long run found on its way, as a line for each store."""
+    """The values measured during a long run, as a line for each store."""
     series = {}
     for store, record in _records(report, scenario):
         (case,) = record["cases"].values()
@@ -130,7 +130,7 @@ def _course(report: Report, scenario: str, title: str, unit: str) -> dict[str, s
 
 
 def plots(report: Report) -> dict[str, str]:
-    """File names and what is in them."""
+    """File names and their contents."""
     found: dict[str, str] = {}
     for scenario in ("noop", "groups", "workers"):
         for store, record in _records(report, scenario):
@@ -163,7 +163,7 @@ def _pictures(names: list[str], scenario: str) -> str:
 
 
 def regenerated(page: str, report: Report) -> str:
-    """The page with every block as this report has it. What was measured by none of its files stays as it is."""
+    """The page with every block that this report has figures for; other blocks stay as they are."""
     pictures = list(plots(report))
     known = {name for records in report["stores"].values() for name in records}
     blocks = {"first": first(report)} if known & {"real", "load"} else {}

@@ -1,7 +1,8 @@
-"""The guard: is Holdfast as near to the bare store as it was? A short run, called at the end of a whole ./check.
+"""The guard: checks that Holdfast is as close to the bare store as it was. Runs at the end of a whole ./check.
 
 Measures `holdfast work` with one runner and the bare store in turn, in batches of the same size, on servers of its own,
-for half a minute at most. Compares ratios only, which a slower machine leaves alone. bench/guard --record notes them.
+for half a minute at most. Compares only ratios, which do not depend on the machine's speed. bench/guard --record
+records them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .places import Place, opened
 
 RECORD = Path(__file__).parent / "guard.json"
 STORES = ("sqlite", "postgres", "redis")
-BUDGET_SECONDS = 24.0  # after it no further round begins,
-PATIENCE_SECONDS = 60.0  # and after this one no further store: the machine is too busy to tell anything
+BUDGET_SECONDS = 24.0  # after this no further round starts,
+PATIENCE_SECONDS = 60.0  # and after this no further store: the machine is too busy to measure anything
 ROUNDS_MAX = 3
 JOBS, JOBS_BARE = 15_000, 60_000
 
@@ -41,7 +42,7 @@ def _ratios(store: str, place: Place) -> dict[str, float]:
 
 
 def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """The best ratios by store, from rounds over the stores that are not fine yet beside what is on record."""
+    """The best ratios by store. Each round measures only the stores that are not yet fine compared with the record."""
     began = time.monotonic()
     rounds: dict[str, list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
