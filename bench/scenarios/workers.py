@@ -1,4 +1,4 @@
-"""One, two and four workers of one runner on one store: on few cores this shows what they cost each other."""
+"""One, two and four workers with one runner each on one store: on few cores this shows what they cost each other."""
 
 from __future__ import annotations
 
