@@ -105,7 +105,7 @@ def tables(report: Report, scenario: str) -> str:
     parts = []
     for store, record in _records(report, scenario):
         left_out = "\n".join(f"* {line}" for line in table.left_out(record))
-        head = f"**{STORES[store]}**, {record['rounds']} rounds"
+        head = f"**{STORES[store]}**, {record['rounds']} round{'s' * (record['rounds'] != 1)}"
         for title, lines in table.parts(record):
             parts += [f"{head}, {title}" if title else head, table.markdown(lines)]
         parts.append(left_out)
@@ -202,13 +202,15 @@ def _read(name: str) -> Report:
     except (OSError, ValueError) as error:
         sys.exit(f"{name} cannot be read: {error}. Give a file that bench/run --json wrote.")
     if "stores" not in found:
-        sys.exit(f"{name} is no report of bench/run: it names no stores.")
+        sys.exit(f"{name} is not a report of bench/run: it names no stores.")
     return found
 
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser("bench/report", description="Writes docs/benchmarks.md and its plots.")
-    parser.add_argument("names", nargs="+", metavar="FILE", help="what bench/run --json wrote; later ones replace")
+    parser.add_argument(
+        "names", nargs="+", metavar="FILE", help="reports of bench/run --json; later ones take precedence"
+    )
     report = merged([_read(name) for name in parser.parse_args(words).names])
     IMAGES.mkdir(exist_ok=True)
     for scenario in {name for records in report["stores"].values() for name in records}:
@@ -219,4 +221,4 @@ def main(words: list[str]) -> None:
     PAGE.write_text(regenerated(PAGE.read_text(), report))
     lines = [one.yes for one in reached(report["stores"]) if one.value is not None]
     lines += [one.yes for records in report["stores"].values() for one in firsts(records)]
-    print(f"{sum(lines)} of {len(lines)} goals that were measured are reached; wrote docs/benchmarks.md")
+    print(f"{sum(lines)} of {len(lines)} measured goals are reached; wrote docs/benchmarks.md")

@@ -75,7 +75,7 @@ def _rounds(
                 worth = number < case.rounds_max and case.name not in setting.left_out
                 found[case.name].append(_measure(case, setting) if worth else None)
         except KeyboardInterrupt:
-            _say(f"  {setting.store} {scenario.name}: stopped; what was measured counts")
+            _say(f"  {setting.store} {scenario.name}: stopped; what was measured is kept")
             setting.stopped = True
             break
         lasted = time.monotonic() - start

@@ -51,7 +51,7 @@ def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, 
             try:
                 places[store] = stack.enter_context(opened(store))
             except (ImportError, OSError, RuntimeError) as error:  # no server for this machine
-                print(f"bench/guard: {store} left out: {error}", file=sys.stderr)
+                print(f"bench/guard: {store} skipped: {error}", file=sys.stderr)
         for number in range(ROUNDS_MAX):
             for store, place in places.items():
                 if store in rounds and settled(best(rounds[store]), recorded.get(store, {})):
@@ -66,10 +66,10 @@ def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/guard", description="As near to the bare store as it was?")
-    parser.add_argument("--record", action="store_true", help=f"note this run's ratios in bench/{RECORD.name}")
+    parser.add_argument("--record", action="store_true", help=f"record this run's ratios in bench/{RECORD.name}")
     options = parser.parse_args()
     if not Path("/proc/self/schedstat").exists():
-        print("bench/guard: left out: processor times are read from Linux's /proc")
+        print("bench/guard: skipped: processor times are read from Linux's /proc")
         return
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     found = measure({} if options.record else recorded)
