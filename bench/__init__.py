@@ -1,1 +1,1 @@
-"""Holdfast measured beside its peers and the bare store. Used by bench/run, bench/report and bench/guard."""
+"""Measures Holdfast against its peers and the bare store. Used by bench/run, bench/report and bench/guard."""

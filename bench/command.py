@@ -29,11 +29,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", default="all", help="names, or all [all]")
     parser.add_argument("--rounds", type=int, default=None, metavar="N", help=f"[{ROUNDS}]")
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help=f"no-op jobs in a turn [{JOBS}]")
-    parser.add_argument("--minutes", type=float, metavar="N", help="leave out rounds for which there is no time")
+    parser.add_argument("--minutes", type=float, metavar="N", help="skip rounds for which there is no time")
     parser.add_argument("--seconds", type=float, metavar="N", help="how long a turn of real or load measures [3, 600]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, after every scenario")
-    parser.add_argument("--quick", action="store_true", help="one round of few jobs: does everything run?")
-    parser.add_argument("--list", action="store_true", help="scenarios and peers, then end")
+    parser.add_argument("--quick", action="store_true", help="one round of few jobs, to check that everything runs")
+    parser.add_argument("--list", action="store_true", help="list scenarios and peers, then exit")
     return parser.parse_args()
 
 
@@ -63,11 +63,11 @@ def show(store: str, record: Record) -> None:
             print(f"{title}\n{table.plain(lines)}" if title else table.plain(lines))
     for line in table.left_out(record):
         print(line)
-    print(f"others on this machine used {record['cores_of_others']:.1f} cores meanwhile")
+    print(f"other processes on this machine used {record['cores_of_others']:.1f} cores meanwhile")
 
 
 def _report(options: argparse.Namespace, rounds: int, jobs: int) -> Record:
-    """What is known before anything was measured."""
+    """The part of the report that is known before anything is measured."""
     return {
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.facts(),
@@ -90,8 +90,8 @@ def main() -> None:
     if options.list:
         _list()
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end, what was measured is kept
-    words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end; what was measured is kept
+    words = options.scenario.replace("cost", "noop")  # the rounds of noop include the cost of a job
     usual = [name for name, scenario in ALL.items() if not scenario.asked_only]
     stores, scenarios = _names(options.store, STORES), usual if words == "all" else _names(words, tuple(ALL))
     rounds = options.rounds or (1 if options.quick else ROUNDS)

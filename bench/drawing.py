@@ -1,4 +1,4 @@
-"""Plots as SVG text, written by hand: bars and lines, nothing to install. Pure: numbers in, text out."""
+"""Draws bar and line plots as SVG text, without any library. Pure: numbers in, text out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _page(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def bars(title: str, rows: Sequence[Bar], *, limit: float | None = None) -> str:
-    """One bar a row, with its number; `limit` is drawn as a line over all of them."""
+    """One bar per row, with its number; `limit` is drawn as a line across all of them."""
     most = max([row.value for row in rows] + ([limit] if limit else [])) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / most
     parts = []
@@ -54,7 +54,7 @@ def bars(title: str, rows: Sequence[Bar], *, limit: float | None = None) -> str:
 
 
 def lines(title: str, unit: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Each series as a line from zero up, its name at its end."""
+    """One line per series, on an axis that starts at zero, with the series' name at its end."""
     points = [point for one in series.values() for point in one]
     across, up = max(x for x, _ in points), max(y for _, y in points) * 1.1 or 1.0
     left, wide, high = 70, WIDTH - 70 - 130, HEIGHT - TOP - FOOT

@@ -1,7 +1,7 @@
-"""Drives one contender through one turn: empties its area, enqueues, starts workers, reads what they tell.
+"""Runs one contender for one turn: empties its area, enqueues, starts workers, reads what they report.
 
-Called by the scenarios. Every contender, ours included, is a script of contenders/ in processes of its own and is
-measured by the same lines here. A contender that fails or does not end in time is an error, not a slow figure.
+Called by the scenarios. Every contender, ours included, is a script in contenders/ with processes of its own, and is
+measured by the same code here. A contender that fails or does not end in time is an error, not a slow figure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Contender(NamedTuple):
     workers: int = 1
 
     def like(self, name: str, workers: int = 1, **settings: str) -> Contender:
-        """The same under another name with other settings."""
+        """The same contender under another name with other settings."""
         return self._replace(name=name, workers=workers, settings={**self.settings, **settings})
 
 
@@ -60,12 +60,12 @@ def floor(store: str, **settings: str) -> Contender:
 
 
 def limit(**settings: str) -> Contender:
-    """The handler alone, without a queue: what processes, threads or coroutines can do at most."""
+    """The handler alone, without a queue: the most that processes, threads or coroutines can do."""
     return Contender("limit", "floor", (sys.executable, str(SCRIPTS / "bare_handler.py")), settings)
 
 
 def peer(name: str, store: str) -> Contender:
-    """Raises LeftOut where it cannot be had."""
+    """A peer as a contender. Raises LeftOut if it is not available here."""
     one = PEERS[name]
     settings = dict(one.stores[store])
     if one.language == "node":
@@ -82,7 +82,7 @@ class Tallied(NamedTuple):
 
 
 class Turn:
-    """One contender on an empty area, with a folder for what it tells."""
+    """One contender on an empty area, with a folder for its reports."""
 
     def __init__(self, contender: Contender, area: Area, folder: Path) -> None:
         self.contender, self.area, self.folder = contender, area, folder
@@ -98,7 +98,7 @@ class Turn:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def call(self, *words: object, seconds_max: float = 300.0) -> float:
-        """Run a verb to its end; jobs per second, if it tells."""
+        """Run a verb to its end. Return the jobs per second, if it reports them."""
         command = [*self.contender.command, *map(str, words)]
         try:
             done = subprocess.run(
@@ -112,7 +112,7 @@ class Turn:
         return float(json.loads(told[-1])["per_second"]) if told else 0.0
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
-        """A worker."""
+        """Start a worker."""
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [*self.contender.command, "work"], env={**self._environment, **settings}, stdout=log, stderr=log,
@@ -140,7 +140,7 @@ class Turn:
         return Tallied(sum(one[0] for one in found), min(one[1] for one in found), max(one[2] for one in found))
 
     def wait(self, jobs: int, seconds_max: float) -> Tallied:
-        """Until so many handler calls were tallied."""
+        """Wait until this many handler calls have been tallied."""
         deadline = time.monotonic() + seconds_max
         while (tallied := self.tallied()).calls < jobs:
             if time.monotonic() > deadline:
@@ -151,7 +151,7 @@ class Turn:
         return tallied
 
     def look(self, jobs: int, seconds: float) -> Tallied:
-        """What is tallied after so many seconds, or as soon as so many handler calls are."""
+        """The tally after this many seconds, or as soon as it has this many handler calls."""
         deadline = time.monotonic() + seconds
         while (tallied := self.tallied()).calls < jobs and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -173,7 +173,7 @@ def turn(contender: Contender, area: Area) -> Iterator[Turn]:
     with tempfile.TemporaryDirectory(prefix="holdfast-turn-") as folder:
         one = Turn(contender, area, Path(folder))
         try:
-            if contender.kind != "ours":  # ours sets its store up by itself
+            if contender.kind != "ours":  # ours sets up its store itself
                 one.call("prepare")
             yield one
         finally:
@@ -183,10 +183,10 @@ def turn(contender: Contender, area: Area) -> Iterator[Turn]:
 def drained(
     one: Turn, jobs: int, *, shape: str = "none", seconds_max: float = 120.0, partly: bool = False
 ) -> dict[str, float]:
-    """Enqueue, then work off: rate between first and last handler call, and what a job cost in between.
+    """Enqueue, then run all jobs: the rate between the first and the last handler call, and the cost of a job.
 
-    Costs are counted from the first look that saw a handler call, so that nobody's start-up is in them. `partly`: what
-    was done when the time was up is the figure, for a peer that may not get far.
+    Costs are counted from the first check that saw a handler call, so that they do not include start-up. `partly`: when
+    the time is up, measure what was done so far, for a peer that may not get far.
     """
     enqueued = one.call("bulk", jobs, shape)
     for _ in range(one.contender.workers):
@@ -205,7 +205,7 @@ def drained(
         raise Failed(f"{ended.calls} handler calls for {jobs} jobs")
     figures = {"jobs_per_second": jobs / (ended.last - ended.first), "enqueued_per_second": enqueued}
     between = ended.calls - began.calls
-    if between > jobs // 2:  # else it was over before it could be watched
+    if between > jobs // 2:  # else it ended before it could be observed
         figures |= _costs(first, last, used_last - used, wrote_last - wrote, between)
     return figures
 
@@ -213,8 +213,8 @@ def drained(
 def sampled(one: Turn, jobs: int, *, seconds: float, warm: float, start_max: float = 90.0) -> dict[str, float]:
     """Enqueue, then the rate and the costs of a job during some seconds of work; the worker is killed afterwards.
 
-    The seconds begin when the worker has run for `warm` seconds since its first handler call, so that its start, and a
-    second process that started later, are not in the rate. They end early when all jobs were called.
+    The seconds begin `warm` seconds after the first handler call, so that the rate includes neither the worker's start
+    nor that of a second process that starts later. They end early if all jobs have been called.
     """
     one.call("bulk", jobs, "none")
     for _ in range(one.contender.workers):

@@ -1,7 +1,7 @@
-"""Makes an environment for each peer on first use, in bench/.peers/NAME, and tells how to call it there.
+"""Creates an environment for each peer on first use, in bench/.peers/NAME, and says how to call it there.
 
-Called by the scenarios through `ready`. A peer that cannot be had is left out with the reason, never silently. Touches
-nothing outside bench/.peers.
+Called by the scenarios through `ready`. A peer that is not available is left out with the reason, never silently.
+Touches nothing outside bench/.peers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _node(home: Path, peer: Peer) -> list[str]:
 
 
 def ready(name: str) -> list[str]:
-    """The interpreter of this peer's environment, made if it is not there or if its pins changed."""
+    """The interpreter of this peer's environment, which is created if it does not exist or its pins have changed."""
     peer = PEERS[name]
     home, made = FOLDER / name, FOLDER / f"{name}.made"
     pins = " ".join(peer.packages)

@@ -9,7 +9,7 @@ Figures = Mapping[str, float]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
@@ -20,13 +20,13 @@ def summary(rounds: Sequence[Figures | None]) -> dict[str, dict[str, float]]:
 
 
 def ratios(mine: Sequence[Figures | None], theirs: Sequence[Figures | None], figure: str) -> dict[str, float] | None:
-    """Mine by theirs, each inside its own round, so that a slow second hits both; None where no round has both."""
+    """Mine ÷ theirs, taken within each round, so that a slow second affects both; None if no round has both."""
     pairs = [(one, other) for one, other in zip(mine, theirs, strict=False) if one and other]
     found = [one[figure] / other[figure] for one, other in pairs if figure in one and other.get(figure)]
     return spread(found) if found else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of all lies, as one of the values themselves."""
+    """The value below which this share of all values lies; always one of the values themselves."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

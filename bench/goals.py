@@ -1,4 +1,4 @@
-"""What was set out to be reached, as numbers, and whether a report reaches it. Pure. Shown by page.py."""
+"""The performance goals as numbers, and whether a report reaches them. Pure. Shown by page.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .peers import PEERS
 from .table import number
 
 FIRST_BY = 1.5  # × the best Python peer,
-OF_LIMIT = 0.9  # or so much of the limit
+OF_LIMIT = 0.9  # or this share of the limit
 LIMIT_SHARE_MAX = 1.1
 WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
 PREFETCHES = (16, 64)  # the better of the two counts
@@ -35,7 +35,7 @@ FLAT_CALLS = (
     "waking",
     "promote 100",
     "cancel",
-)  # what they cost does not depend on how much is stored
+)  # their cost does not depend on how much is stored
 _SQL_FLOORS = ("bare reads of 20 jobs, 1,000,000 jobs", "bare writes of 20 jobs, 1,000,000 jobs")
 FLAT_FLOORS = {
     "sqlite": _SQL_FLOORS,
@@ -49,10 +49,10 @@ class Goal(NamedTuple):
     what: str
     scenario: str
     cases: tuple[str, ...]  # the best of these counts
-    figure: str  # or, after "÷ ", what its ratio is to
+    figure: str  # or, after "÷ ", what the ratio is relative to
     least: float | None = None
     most: float | None = None
-    floors: tuple[str, ...] = ()  # the ratio is divided by that of the bare store in these cases, the largest
+    floors: tuple[str, ...] = ()  # the ratio is divided by the bare store's largest in these cases
 
     def bound(self) -> str:
         return f"≥ {number(self.least)}" if self.least is not None else f"≤ {number(self.most or 0.0)}"
@@ -71,13 +71,13 @@ class Reached(NamedTuple):
 
 
 class First(NamedTuple):
-    """Where we stand in one row of jobs that do something: first by enough, or as near to the limit as can be asked."""
+    """Our result in one row of jobs that do something: far enough ahead of the peers, or close enough to the limit."""
 
     row: str
     mine: Mapping[str, float]  # each a spread: median, min, max
-    best: str  # the Python peer that comes nearest, "" where none was measured
+    best: str  # the best Python peer, "" if none was measured
     theirs: Mapping[str, float] | None
-    ratio: Mapping[str, float] | None  # in one round, so that more is better for us
+    ratio: Mapping[str, float] | None  # taken within a round; higher is better for us
     limit: Mapping[str, float] | None  # our share of it
     cost: float | None  # processor µs of worker and server per job
     cost_of_best: float | None
@@ -85,7 +85,7 @@ class First(NamedTuple):
 
     @property
     def yes(self) -> bool:
-        """A share well above the whole limit is noise of a shared machine, and who is behind a peer is not first."""
+        """A share well above the limit is noise of a shared machine, and a contender behind a peer is not first."""
         ratio = self.ratio["median"] if self.ratio else None
         if ratio is not None and ratio >= FIRST_BY:
             return True
@@ -211,7 +211,7 @@ def _footprint() -> Iterator[Goal]:
 
 
 def _growth() -> Iterator[Goal]:
-    """Relative to what a larger store costs bare statements and commands: no call can be flatter than these."""
+    """Relative to how much more bare statements and commands cost on a larger store: no call can grow less."""
     for store, floors in FLAT_FLOORS.items():
         for call in FLAT_CALLS:
             case, smallest = f"{call}, 1,000,000 jobs", f"{call}, 1,000 jobs"
@@ -234,7 +234,7 @@ def _values(goal: Goal, cases: Mapping[str, Any]) -> Iterator[float]:
 
 
 def _floor(goal: Goal, cases: Mapping[str, Any]) -> float:
-    """How much more the bare store costs there: each of these cases has one ratio."""
+    """How much more the bare store costs in these cases, each of which has one ratio."""
     ratios = [ratio["median"] for name in goal.floors for ratio in cases.get(name, {}).get("ratios", {}).values()]
     return max(1.0, *ratios) if ratios else 1.0
 

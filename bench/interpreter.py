@@ -1,4 +1,4 @@
-"""Which Python the scripts of this folder run in: one that has Holdfast, by default the `.venv` that ./check makes."""
+"""Decides which Python runs the scripts of this folder: one that has Holdfast, by default the `.venv` of ./check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MADE = ROOT / ".venv" / "bin" / "python"
 
 
 def enter() -> None:
-    """Go on in the project's own environment if this interpreter has not what is needed."""
+    """Continue in the project's own environment if this interpreter lacks what is needed."""
     if importlib.util.find_spec("holdfast") is not None:
         return
     if MADE.exists() and Path(sys.prefix) != MADE.parent.parent:

@@ -1,7 +1,8 @@
-"""How the guard judges: what Holdfast needs beside the bare store now, and what it needed when that was noted. Pure.
+"""How the guard decides: compares what Holdfast needs relative to the bare store now with the recorded ratios. Pure.
 
-Two ratios, both Holdfast by bare store. Processor time per job hardly minds a busy neighbour or a slow disk: it decides
-tightly. Time per job does, but alone shows a worker that waits where it should work: it decides loosely.
+There are two ratios, both Holdfast ÷ bare store. Processor time per job is hardly affected by a busy neighbour or a
+slow disk, so its bounds are tight. Elapsed time per job is affected, so its bounds are loose; but only it reveals a
+worker that waits when it should work.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class Verdict(NamedTuple):
 
 
 def best(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The least of each ratio: a busy neighbour makes a round worse, and nothing makes one better."""
+    """The minimum of each ratio: a busy neighbour makes a round worse, and nothing makes one better."""
     return {name: min(one[name] for one in rounds if name in one) for name in BOUNDS if any(name in r for r in rounds)}
 
 
 def settled(found: Mapping[str, float], recorded: Mapping[str, float]) -> bool:
-    """Whether further rounds cannot change the verdict: the least of a ratio only falls, so what is fine stays fine."""
+    """Whether further rounds cannot change the verdict: a minimum only falls, so what is fine stays fine."""
     if not all(name in found and name in recorded for name in BOUNDS):
         return False
     return all(verdict.level == "fine" for verdict in judge("", found, recorded))

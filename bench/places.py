@@ -1,7 +1,7 @@
-"""Stores to measure on: a file, or servers of this run's own, durable, gone at the end.
+"""Stores to measure on: a file, or servers that this run starts, durable, and removes at the end.
 
-Opened by the runner once per scenario; every contender gets an empty area of its own on it for every turn. The servers
-are the tests' own, from wheels. Redis is reached over loopback TCP and PostgreSQL over its Unix socket, by all alike.
+Opened by the runner once per scenario; every contender gets an empty area of its own for every turn. The servers are
+those of the tests, from wheels. All contenders reach Redis over loopback TCP and PostgreSQL over its Unix socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STORES = ("sqlite", "postgres", "redis", "cluster")
 
 
 class Reading(NamedTuple):
-    """Counters of the store at one moment; differences of two are what a run cost it."""
+    """Counters of the store at one moment; the difference of two is what a run cost it."""
 
     server_seconds: float = 0.0  # on a processor
     calls: float = 0.0  # writing transactions; on Redis reads from a socket, which are round trips
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 class Area(Protocol):
-    """Where one contender works during one turn: nothing is left of anyone else's."""
+    """Where one contender works during one turn: nothing of any other contender is left in it."""
 
     @property
     def ours(self) -> str:
@@ -41,7 +41,7 @@ class Area(Protocol):
 
     @property
     def theirs(self) -> str:
-        """As a peer or the floor takes it."""
+        """The URL as a peer or the floor takes it."""
         ...
 
     def read(self) -> Reading: ...
@@ -49,10 +49,10 @@ class Area(Protocol):
 
 class Place(Protocol):
     version: str  # of the store, with the settings that matter
-    pid: int  # of its server, 0 where it has none or several
+    pid: int  # of its server; 0 if it has none or several
 
     def area(self, name: str = "bench") -> contextlib.AbstractContextManager[Area]:
-        """An empty one. Several may be open at once under different names, for Holdfast alone."""
+        """An empty area. Several may be open at once under different names, only for Holdfast."""
         ...
 
 
@@ -63,7 +63,7 @@ class SqliteArea:
         self.theirs = str(self._file)
 
     def read(self) -> Reading:
-        """Writing transactions: a count in the head of the WAL's index, kept while anybody has the file open."""
+        """Writing transactions: a count in the header of the WAL index, which exists while the file is open."""
         memory = Path(f"{self._file}-shm")
         count = int.from_bytes(memory.read_bytes()[8:12], "little") if memory.exists() else 0
         return Reading(calls=count)
@@ -91,7 +91,7 @@ class PostgresArea:
         self._connection = psycopg.connect(conninfo, autocommit=True)
 
     def read(self) -> Reading:
-        # Ids used up are exact, where the statistics of a busy session lag behind; they are given to writers only.
+        # Transaction ids are exact, whereas the statistics of a busy session lag behind; only writers get one.
         words = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_lsn() - '0/0'"
         row = self._connection.execute(words).fetchone()
         assert row is not None
@@ -102,7 +102,7 @@ class PostgresArea:
 
 
 class PostgresPlace:
-    """Each area is a database of its own: a peer that drops schemas hurts nobody."""
+    """Each area is a database of its own, so a peer that drops schemas does no harm."""
 
     def __init__(self, more: Sequence[str] = ()) -> None:
         import psycopg
@@ -165,7 +165,7 @@ class RedisArea:
 
 
 class RedisPlace:
-    """Each area is the whole server, emptied; further ones under other names are other prefixes."""
+    """Each area is the whole server, emptied; further areas under other names are other prefixes."""
 
     def __init__(self) -> None:
         from tests.servers.valkey import Server
@@ -212,7 +212,7 @@ class ClusterPlace:
 
 @contextlib.contextmanager
 def opened(store: str, *, fresh: bool = False) -> Iterator[Place]:
-    """A store of this kind. `fresh`: its statistics stay as they are when nobody has analysed anything."""
+    """A store of this kind. `fresh`: nothing in it is ever analysed, so it has no statistics."""
     if store == "sqlite":
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
             yield SqlitePlace(Path(folder))

@@ -1,6 +1,6 @@
-"""Processes seen through /proc: processor time and memory of a tree, and how to end one. Linux only.
+"""Processor time and memory of process trees, read from /proc; and how to end a tree. Linux only.
 
-Called by driving.py and places.py. Ends only what it is given, by process id.
+Called by driving.py and places.py. Ends only the processes it is given, by process id.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def tree(root: int, stats: dict[int, Stat] | None = None) -> list[int]:
 
 
 def processor_seconds(root: int) -> float:
-    """Of the process and all its descendants since they began: to the nanosecond for threads that live, to the tick
-    for processes that ended.
+    """Of the process and all its descendants since they started: to the nanosecond for live threads, to the tick for
+    processes that have ended.
     """
     for _ in range(LOOKS_MAX):
         stats = _stats()
         found = tree(root, stats)
         total = sum(_used(pid, stats) for pid in found)
-        if tree(root) == found:  # else one that ended meanwhile may be missing, or be counted twice
+        if tree(root) == found:  # else a process that ended meanwhile may be missing or counted twice
             break
     return total
 
@@ -63,13 +63,13 @@ def _used(pid: int, stats: dict[int, Stat]) -> float:
 
 
 def machine_seconds() -> float:
-    """All processors together, not idle, since the machine began."""
+    """Busy seconds of all processors together since boot."""
     words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(words) - words[3] - words[4]) / TICK
 
 
 def written_bytes(root: int) -> int:
-    """Handed to the disk by the process and its living descendants."""
+    """Bytes handed to the disk by the process and its live descendants."""
     total = 0
     for pid in tree(root):
         with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ def memory_bytes(root: int) -> int:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """As a power cut: the process and every descendant, at once."""
+    """Kill the process and every descendant at once, like a power cut."""
     for pid in tree(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Politely, then not."""
+    """Terminate it, then kill it."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,6 @@
-"""Carries out scenarios: rounds of cases in turn, and a record with every raw figure.
+"""Runs scenarios: rounds of cases in turn, and a record with every raw figure.
 
-Called by bench/run and bench/guard. Says on standard error where it is; prints no result itself.
+Called by bench/run and bench/guard. Reports its progress on standard error; prints no results itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _rounds(
                 worth = number < case.rounds_max and case.name not in setting.left_out
                 found[case.name].append(_measure(case, setting) if worth else None)
         except KeyboardInterrupt:
-            _say(f"  {setting.store} {scenario.name}: stopped; what was measured counts")
+            _say(f"  {setting.store} {scenario.name}: stopped; what was measured is kept")
             setting.stopped = True
             break
         lasted = time.monotonic() - start
@@ -93,7 +93,7 @@ def run(
     seconds_max: float = math.inf,
     seconds: float | None = None,
 ) -> Record:
-    """One scenario on one store. Rounds after the first are left out when they would probably take too long."""
+    """Run one scenario on one store. Rounds after the first are skipped if they would probably take too long."""
     began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
     with opened(store, fresh=scenario.fresh) as place:
         setting = Setting(store, place, against, jobs, quick=quick, seconds=seconds)

@@ -1,4 +1,4 @@
-"""A record as lines of text or of Markdown. Pure. Used by bench/run for the terminal and by page.py for the docs."""
+"""Formats a record as text or Markdown tables. Pure. Used by bench/run for the terminal and by page.py for the docs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HEADS = {
 }
 
 
-DEFAULTS = ", defaults"  # ends the name of a family whose contenders run as they are installed
+DEFAULTS = ", defaults"  # suffix of families whose contenders run as installed
 KINDS = ("ours", "peer", "floor")
 
 
 def number(value: float) -> str:
-    """With as many digits as mean something."""
+    """A number with as many digits as are meaningful."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 10:
@@ -46,7 +46,7 @@ def spread(found: Mapping[str, float]) -> str:
 
 
 def rows(record: Mapping[str, Any]) -> list[list[str]]:
-    """Heads, then a line per case: the figure with its spread, further columns, the ratio to each baseline."""
+    """The header, then a row per case: the figure with its spread, further columns, the ratio to each baseline."""
     cases: Mapping[str, Any] = record["cases"]
     columns = [name for name in record["columns"] if any(name in one["figures"] for one in cases.values())]
     baselines = list(dict.fromkeys(name for one in cases.values() for name in one["ratios"]))
@@ -65,8 +65,8 @@ def rows(record: Mapping[str, Any]) -> list[list[str]]:
 
 
 def parts(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """The tables of a record with their titles: one, or where the same contenders are in many families, also as they
-    are installed, one per figure with a line per contender and a column per family.
+    """The tables of a record with their titles. Usually one; if the same contenders are in many families, some of them
+    as installed, one per figure with a row per contender and a column per family.
     """
     if not any(one.get("family", "").endswith(DEFAULTS) for one in record["cases"].values()):
         return [("", rows(record))]
@@ -88,7 +88,7 @@ def matrix(record: Mapping[str, Any], figure: str, *, defaults: bool) -> list[li
 
 
 def _one_each(cases: Mapping[str, Any]) -> bool:
-    """No case is compared with more than one other, and not all with the same: one column says it all."""
+    """No case is compared with more than one other, and not all with the same one: one column is enough."""
     compared = [tuple(one["ratios"]) for one in cases.values() if one["ratios"]]
     return len(set(compared)) > 1 and all(len(one) == 1 for one in compared)
 

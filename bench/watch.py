@@ -1,7 +1,8 @@
-"""The guard: is Holdfast as near to the bare store as it was? A short run, called at the end of a whole ./check.
+"""The guard: checks that Holdfast is as close to the bare store as it was. Runs at the end of a whole ./check.
 
 Measures `holdfast work` with one runner and the bare store in turn, in batches of the same size, on servers of its own,
-for half a minute at most. Compares ratios only, which a slower machine leaves alone. bench/guard --record notes them.
+for half a minute at most. Compares only ratios, which do not depend on the machine's speed. bench/guard --record
+records them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .places import Place, opened
 
 RECORD = Path(__file__).parent / "guard.json"
 STORES = ("sqlite", "postgres", "redis")
-BUDGET_SECONDS = 24.0  # after it no further round begins,
-PATIENCE_SECONDS = 60.0  # and after this one no further store: the machine is too busy to tell anything
+BUDGET_SECONDS = 24.0  # after this no further round starts,
+PATIENCE_SECONDS = 60.0  # and after this no further store: the machine is too busy to measure anything
 ROUNDS_MAX = 3
 JOBS, JOBS_BARE = 15_000, 60_000
 
@@ -41,7 +42,7 @@ def _ratios(store: str, place: Place) -> dict[str, float]:
 
 
 def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """The best ratios by store, from rounds over the stores that are not fine yet beside what is on record."""
+    """The best ratios by store. Each round measures only the stores that are not yet fine compared with the record."""
     began = time.monotonic()
     rounds: dict[str, list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
@@ -50,7 +51,7 @@ def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, 
             try:
                 places[store] = stack.enter_context(opened(store))
             except (ImportError, OSError, RuntimeError) as error:  # no server for this machine
-                print(f"bench/guard: {store} left out: {error}", file=sys.stderr)
+                print(f"bench/guard: {store} skipped: {error}", file=sys.stderr)
         for number in range(ROUNDS_MAX):
             for store, place in places.items():
                 if store in rounds and settled(best(rounds[store]), recorded.get(store, {})):
@@ -65,10 +66,10 @@ def measure(recorded: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/guard", description="As near to the bare store as it was?")
-    parser.add_argument("--record", action="store_true", help=f"note this run's ratios in bench/{RECORD.name}")
+    parser.add_argument("--record", action="store_true", help=f"record this run's ratios in bench/{RECORD.name}")
     options = parser.parse_args()
     if not Path("/proc/self/schedstat").exists():
-        print("bench/guard: left out: processor times are read from Linux's /proc")
+        print("bench/guard: skipped: processor times are read from Linux's /proc")
         return
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     found = measure({} if options.record else recorded)

@@ -1,7 +1,7 @@
-"""Where the floor's handler runs: in its own process, or with BARE_APART=1 in another, asked over a socket pair.
+"""Where the floor's handler runs: in the same process, or with BARE_APART=1 in another one, called over a socket pair.
 
-Imported by bare_*.py. The other process is this file, run as a script. It shows the most a chain of jobs can do whose
-handlers are not in the process that talks to the store: no framework, no event loop, one byte there and one back.
+Imported by bare_*.py. The other process is this file, run as a script. It shows the highest possible rate of a chain of
+jobs whose handlers are not in the process that talks to the store: no framework, no event loop, one byte each way.
 """
 
 from __future__ import annotations

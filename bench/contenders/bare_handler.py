@@ -1,5 +1,5 @@
-"""The limit of a row: its handler called over and over by as many processes, threads or coroutines, with no queue and
-no store. It ends when it is killed.
+"""The limit of a row: its handler called repeatedly by as many processes, threads or coroutines, without a queue or a
+store. It ends when it is killed.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def bulk(jobs: int) -> None:
 
 async def work() -> None:
     connection = await asyncpg.connect(tally.URL)
-    # As after autovacuum's first look: the floor is what the store can do, not what a plan made too early does.
+    # As after autovacuum's first run: the floor is what the store can do, not what it does with a plan made too early.
     await connection.execute("ANALYZE bare.jobs")
     exchange = await connection.prepare(EXCHANGE)
     held: list[int] = []

@@ -34,7 +34,7 @@ return #ARGV
 
 
 class Node:
-    """One server and the keys that lie on it."""
+    """One server and the keys on it."""
 
     def __init__(self, url: str, place: int, nodes: int) -> None:
         self.client = redis.Redis.from_url(url)

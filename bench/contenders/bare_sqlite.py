@@ -1,5 +1,5 @@
-"""The floor on SQLite: one file, WAL, synchronous=FULL, no framework. The last batch's rows go and the next ones are
-leased in one transaction, BARE_BATCH at a time; each job's arguments are decoded. No groups, no retries, no fence.
+"""The floor on SQLite: one file, WAL, synchronous=FULL, no framework. One transaction deletes the last batch's rows
+and leases the next, BARE_BATCH at a time; each job's arguments are decoded. No groups, no retries, no fence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The smallest app: what `holdfast work` and a program with one enqueue cost before anything is worth measuring.
+"""The smallest app: shows the fixed cost of `holdfast work` and of a program with one enqueue.
 
-As a program it enqueues one job and prints how long that took from its first line, imports included, in ms: on the
-clock, and on a processor. FOOTPRINT_URL names the store, FOOTPRINT_MARK the file in which the handler notes its end.
+As a program it enqueues one job and prints how long that took from its first line, imports included, in ms: elapsed
+time and processor time. FOOTPRINT_URL names the store, FOOTPRINT_MARK the file in which the handler notes its end.
 """
 
 import time

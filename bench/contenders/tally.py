@@ -1,13 +1,13 @@
-"""What every Python contender tells the bench: calls of the handler, delays, starts and ends; and its verbs.
+"""What every Python contender reports to the bench: handler calls, delays, starts and ends; and its verbs.
 
-Imported by the scripts beside it, inside the environments of the peers: the standard library only. The no-op handler
-pays about 0.3 µs for its tally, an mmap'd file named after the process; tally.js writes the same bytes.
+Imported by the scripts beside it, inside the environments of the peers, so it uses only the standard library. The tally
+costs the no-op handler about 0.3 µs; it is an mmap'd file named after the process. tally.js writes the same bytes.
 
 BENCH_HANDLER says what else the handler does: `cpu-5` computes for 5 ms in Python, `block-20` blocks for 20 ms,
 `wait-50` awaits 50 ms, `fail-5` raises in 5 of 100 calls. BENCH_PAYLOAD: bytes of a second argument. BENCH_QUEUES: jobs
-are spread over so many queues, all served by one worker. BENCH_PROCESSES, BENCH_THREADS and BENCH_SLOTS: how many
-processes, threads or concurrent jobs a worker has, for those that heed it. BENCH_DEFAULTS: it has none of these
-settings, but runs as its own documentation starts it first.
+are spread over this many queues, all served by one worker. BENCH_PROCESSES, BENCH_THREADS and BENCH_SLOTS: how many
+processes, threads or concurrent jobs a worker has, for contenders that support it. BENCH_DEFAULTS: the contender uses
+none of these settings, but runs as its own documentation first starts it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ PROCESSES = int(os.environ.get("BENCH_PROCESSES", "1"))
 THREADS = int(os.environ.get("BENCH_THREADS", "8"))
 DEFAULTS = bool(os.environ.get("BENCH_DEFAULTS"))
 QUEUES = int(os.environ.get("BENCH_QUEUES", "0"))
-LETTERS = string.ascii_letters + string.digits  # at random, so that no store compresses them away
+LETTERS = string.ascii_letters + string.digits  # random, so that no store can compress them
 PAYLOAD = int(os.environ.get("BENCH_PAYLOAD", "0"))
 BULK = 100 if PAYLOAD else 1000
-MORE = ("".join(random.Random(1).choices(LETTERS, k=PAYLOAD)),) if PAYLOAD else ()  # arguments behind the number
-ARGUMENTS = json.dumps({"number": 1, **({"data": MORE[0]} if MORE else {})})  # for those that take bytes
+MORE = ("".join(random.Random(1).choices(LETTERS, k=PAYLOAD)),) if PAYLOAD else ()  # arguments after the number
+ARGUMENTS = json.dumps({"number": 1, **({"data": MORE[0]} if MORE else {})})  # for contenders that take bytes
 HANDLER = os.environ.get("BENCH_HANDLER", "")
 _KIND, _, _AMOUNT = HANDLER.partition("-")
 _SECONDS = int(_AMOUNT or 0) / 1000
-FAILS = _KIND == "fail"  # jobs are tried again at once until they succeed
+FAILS = _KIND == "fail"  # jobs are retried at once until they succeed
 BLOCKS = _KIND == "block"  # its handler must not be on an event loop
 
 
@@ -93,7 +93,7 @@ handled = _handled if HANDLER else called  # what a sync handler does; calls tha
 
 
 async def ahandled() -> None:
-    """What an async handler does: it awaits where a sync one blocks, and what blocks it leaves to a thread."""
+    """What an async handler does: it awaits where a sync one blocks, and runs blocking work in a thread."""
     if BLOCKS:
         await asyncio.get_running_loop().run_in_executor(threads(), handled)
         return
@@ -106,7 +106,7 @@ async def ahandled() -> None:
 
 @functools.cache
 def threads() -> ThreadPoolExecutor | None:
-    """For what blocks, where a peer leaves this to the app; None is asyncio's own."""
+    """The pool for blocking work, if a peer leaves this to the app; None is asyncio's own."""
     return None if DEFAULTS else ThreadPoolExecutor(THREADS)
 
 
@@ -137,7 +137,7 @@ def delayed(sent: float) -> None:
 
 
 def stepped(job: str, what: str, at: float | None = None) -> None:
-    """A job has come so far: it was `called` for, enqueue `returned`, its handler `started`."""
+    """A job has reached this step: enqueue was `called`, enqueue `returned`, its handler `started`."""
     _append("steps", f"{job} {what} {time.monotonic() if at is None else at:.9f}\n")
 
 
@@ -175,12 +175,12 @@ def queues() -> list[str]:
 
 
 def by_queue(jobs: int) -> list[tuple[str, range]]:
-    """Every queue with the numbers of its jobs, for those whose bulk call fills one queue."""
+    """Every queue with the numbers of its jobs, for contenders whose bulk call fills one queue."""
     return [(queue_of(first), range(first, jobs, QUEUES)) for first in range(min(QUEUES, jobs))]
 
 
 def pace(enqueue: Callable[[float], object], jobs: int, gap_ms: int) -> None:
-    """One enqueue every so many milliseconds; each is given the moment it was called."""
+    """One enqueue every `gap_ms` milliseconds; each job carries the time at which it was called."""
     began = time.monotonic()
     for number in range(jobs):
         wait = began + number * gap_ms / 1000 - time.monotonic()

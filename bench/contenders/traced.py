@@ -1,7 +1,7 @@
-"""`holdfast work` that notes when each exchange with the store left and when its answer was there.
+"""`holdfast work` that records when each exchange with the store was sent and when its reply arrived.
 
 Started by with_holdfast.py where BENCH_TRACE is set, in place of `python -m holdfast.cli`. The notes are written when
-the worker ends, so that nothing but two looks at the clock is added to what is measured.
+the worker ends, so that only two clock reads are added to what is measured.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def trace() -> None:
     on_wakeup = ExchangeLoop._on_wakeup
 
     async def woken(self: ExchangeLoop, request: Any) -> Any:
-        """A claim that was sent ahead: it takes no time between the wake-up and its answer."""
+        """A claim that was sent ahead: it takes no time between the wake-up and its reply."""
         answer, asked = await on_wakeup(self, request)
-        if answer.leases and not (noted and answer.leases[-1].id in noted[-1][3]):  # else it was repeated, and noted
+        if answer.leases and not (noted and answer.leases[-1].id in noted[-1][3]):  # else noted already: a repeat
             noted.append((time.monotonic(), time.monotonic(), 0, [lease.id for lease in answer.leases]))
         return answer, asked
 

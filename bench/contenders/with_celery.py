@@ -1,6 +1,6 @@
 """Celery on Redis: eight threads, 32 jobs fetched ahead for each, results ignored, no gossip. Bulk = a group.
 
-BENCH_PROCESSES above 1: so many processes with one job each instead, and one fetched ahead.
+BENCH_PROCESSES above 1: this many processes with one job each instead, and one fetched ahead.
 """
 
 from __future__ import annotations

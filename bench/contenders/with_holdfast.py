@@ -1,8 +1,8 @@
 """Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
 
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
-say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: so many of a group are leased
-together. HOLDFAST_ISOLATED: there is an isolated task, too. BENCH_TRACE: its exchanges are noted (traced.py).
+say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: this many jobs of a group are
+leased together. HOLDFAST_ISOLATED: there is an isolated task, too. BENCH_TRACE: its exchanges are recorded (traced.py).
 BENCH_DEFAULTS: the worker is given neither slots nor runners.
 """
 
@@ -22,7 +22,7 @@ from holdfast import BoundCall, Context, Holdfast, RetryPolicy
 app = Holdfast(tally.URL)
 app.queue(
     "default",
-    shards=int(os.environ.get("HOLDFAST_SHARDS", "12")),  # heeded by Cluster alone
+    shards=int(os.environ.get("HOLDFAST_SHARDS", "12")),  # used only by Cluster
     group_prefetch=int(os.environ.get("HOLDFAST_GROUP_PREFETCH", "1")),
 )
 
@@ -70,7 +70,7 @@ async def sleepy() -> None:
     tally.happened("end")
 
 
-if os.environ.get("HOLDFAST_ISOLATED"):  # a task with a rule costs every claim a look, so only who measures it has it
+if os.environ.get("HOLDFAST_ISOLATED"):  # a task with a rule costs every claim, so only where it is measured
 
     @app.task(name="alone", isolation="process")
     def alone(number: int) -> None:
@@ -78,7 +78,7 @@ if os.environ.get("HOLDFAST_ISOLATED"):  # a task with a rule costs every claim 
 
 
 def fan_in(jobs: int) -> Iterator[BoundCall[None]]:
-    """All but the last at once, and the last behind them all."""
+    """All but the last are parents of the last."""
     calls = [nothing.bind(number) for number in range(jobs - 1)]
     yield from calls
     yield nothing.options(after=calls).bind(jobs)
@@ -130,7 +130,7 @@ def pace(jobs: int, gap_ms: int) -> None:
 
 
 def steps(jobs: int, gap_ms: int) -> None:
-    """As pace, and each job's id is noted with the moments its enqueue was called and returned."""
+    """Like pace; also records each job's id with the times at which its enqueue was called and returned."""
     noted: list[tuple[str, float, float]] = []
 
     def enqueue(called: float) -> None:

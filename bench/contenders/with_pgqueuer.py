@@ -57,7 +57,7 @@ async def work() -> None:
 
     async def nothing(job: Job) -> None:
         if tally.PAYLOAD:
-            json.loads(job.payload or b"")  # which it leaves to the handler
+            json.loads(job.payload or b"")  # PGQueuer leaves decoding to the handler
         if not tally.HANDLER:
             return tally.called()
         try:

@@ -55,7 +55,7 @@ async def connected(use: Callable[[Queue], Awaitable[object]]) -> None:
 
 
 async def nobody(queue: Queue) -> None:
-    """Connecting makes its tables."""
+    """Connecting creates its tables."""
 
 
 async def bulk(queue: Queue, jobs: int, at_once: int) -> None:

@@ -1,4 +1,4 @@
-"""Curves as SVG, by hand: axes with round numbers, a line and a name for each curve. Pure: text out."""
+"""Draws curves as SVG without any library: axes with round numbers, a line and a name for each curve. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def short(number: float) -> str:
 
 
 def powers(low: float, high: float) -> list[float]:
-    """1, 10, 100 … that enclose the range."""
+    """The powers of ten that enclose the range."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]
 
 
 class Axis:
-    """From numbers to places; logarithmic."""
+    """Maps numbers to positions; logarithmic."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         self._low, self._high = math.log10(low), math.log10(high)
@@ -40,7 +40,7 @@ class Axis:
 
 
 def chart(title: str, across: str, up: str, curves: Mapping[str, Points], ticks: Sequence[float]) -> str:
-    """Curves over a logarithmic grid; `ticks` are the numbers named on the axis across."""
+    """Curves on a logarithmic grid; `ticks` are the labels of the horizontal axis."""
     values = [value for points in curves.values() for _, value in points if value > 0]
     marks = powers(min(values), max(values))
     x = Axis(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
@@ -69,7 +69,7 @@ def chart(title: str, across: str, up: str, curves: Mapping[str, Points], ticks:
 
 
 def _lines(curves: Mapping[str, Points], x: Axis, y: Axis) -> list[str]:
-    """The curves, each with its name at its end; names keep a line's height apart."""
+    """The curves, each with its name at its end; names are at least one line apart."""
     parts: list[str] = []
     names: list[tuple[float, str, str]] = []
     for number, (name, points) in enumerate(curves.items()):

@@ -1,4 +1,4 @@
-"""Straight lines and quantiles: from measured points to a constant part and a part per job. Pure."""
+"""Straight lines and quantiles: splits measured costs into a constant part and a part per job. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Line:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> Line:
-    """The line through (jobs, cost) with the least squares of *relative* errors, neither part below 0.
+    """The line through (jobs, cost) that minimises the squares of *relative* errors, with neither part below 0.
 
-    Relative, because a call of 300 costs a hundred times a call of 1: plain squares would look at the largest only.
+    Relative, because a call of 300 costs a hundred times a call of 1: absolute errors would count only the largest.
     """
     if len({jobs for jobs, _ in points}) < 2 or any(cost <= 0 for _, cost in points):
         raise ValueError("a line needs costs above 0 for two different numbers of jobs; measure more sizes")
@@ -49,7 +49,7 @@ def worst_error(line: Line, points: Sequence[tuple[float, float]]) -> float:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which the given part of all lies; 0 where there are none."""
+    """The value below which the given share of all values lies; 0 if there are none."""
     if not values:
         return 0.0
     ordered = sorted(values)

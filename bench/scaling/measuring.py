@@ -1,7 +1,7 @@
 """What a store costs without a worker: per call and per job, in processor time, bytes written and bytes kept.
 
-Run by `bench/scale measure`. Processor time is steady on a busy machine; elapsed time is shown only where it is the
-matter itself (waiting for the disk), as a median. Sizes are measured in turn, round after round.
+Run by `bench/scale measure`. Processor time is stable even on a busy machine; elapsed time is shown only where it is
+what matters (waiting for the disk), as a median. Sizes are measured in turn, round after round.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 def own_seconds(place: Place) -> float:
-    """Processor seconds of this process, without the store's threads where the store lives in them."""
+    """Processor seconds of this process, without the store's threads if the store runs in this process."""
     used = process_seconds(os.getpid())
     return used - place.seconds() if isinstance(place, SqlitePlace) else used
 
@@ -56,7 +56,7 @@ def new_jobs(
 
 
 class Session:
-    """A worker on an empty store that claims and settles as it is told."""
+    """A worker on an empty store that claims and settles on request."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -77,7 +77,7 @@ class Session:
             await self.backend.enqueue(jobs[start : start + BULK])
 
     async def exchange(self, most: int) -> int:
-        """Settle what was claimed last and claim `most`; returns how many were leased."""
+        """Settle what was claimed last and claim `most`. Return how many were leased."""
         self.call += 1
         request = ClaimRequest(worker="w", call=self.call, queues=("default",), most=most)
         answer = await self.backend.exchange(self.done, (), request)
@@ -85,8 +85,8 @@ class Session:
         return len(answer.leases)
 
     async def timed(self, most: int, calls: int) -> dict[str, float]:
-        """What so many exchanges of `most` jobs cost, each."""
-        await self.exchange(most)  # the first has nothing to settle
+        """The cost of each of several exchanges of `most` jobs."""
+        await self.exchange(most)  # the first one has nothing to settle
         spans: list[float] = []
         used, own, written = self.place.seconds(), own_seconds(self.place), self.place.written()
         for _ in range(calls):
@@ -157,7 +157,7 @@ def enqueues(place: Place, say: Say) -> dict[str, Any]:
 
 
 async def kept(place: Place, say: Say) -> dict[str, Any]:
-    """Bytes of a waiting job, of a finished one, and what it costs to prune it."""
+    """Bytes of a waiting job and of a finished one, and what it costs to prune one."""
     found: dict[str, Any] = {}
     for name, size in ARGS.items():
         async with Session(place) as session:
@@ -171,9 +171,7 @@ async def kept(place: Place, say: Say) -> dict[str, Any]:
             while await session.exchange(300):
                 pass
             row["finished"] = (place.kept() - before) / KEPT
-            if isinstance(
-                place, PostgresPlace
-            ):  # the versions that were overwritten; vacuum lets new jobs use their room
+            if isinstance(place, PostgresPlace):  # dead row versions; vacuum makes their space reusable
                 place.vacuum("FULL")
                 row["finished_packed"] = (place.kept() - before) / KEPT
             used, written, gone = place.seconds(), place.written(), 0
@@ -191,7 +189,7 @@ async def kept(place: Place, say: Say) -> dict[str, Any]:
 
 
 def disk(times: int = 200) -> dict[str, float]:
-    """How long it takes until 8 KiB more of a file are on the disk, in µs."""
+    """How long it takes to append 8 KiB to a file and sync it to disk, in µs."""
     spans: list[float] = []
     with tempfile.NamedTemporaryFile() as file:
         for _ in range(times):
@@ -203,7 +201,7 @@ def disk(times: int = 200) -> dict[str, float]:
 
 
 async def stepping_over(place: PostgresPlace, say: Say) -> dict[str, float]:
-    """What a claim pays for each ready row that a rival has just taken and not yet committed."""
+    """What a claim pays for each ready row that another session has just taken and not yet committed."""
     rivals, free, held = 300, [], []
     async with Session(place) as session:
         await session.fill(new_jobs(2 * ROUNDS * 2 * 900 + rivals))
@@ -215,12 +213,12 @@ async def stepping_over(place: PostgresPlace, say: Say) -> dict[str, float]:
                     f"ORDER BY queue, lane, rank DESC, turn, seq LIMIT {rivals} FOR UPDATE"
                 )
                 held.append((await session.timed(100, 4))["server"])
-            say(f"rows of a rival, round {number}")
+            say(f"rows taken by another session, round {number}")
     return {"row": max(0.0, statistics.median(held) - statistics.median(free)) / rivals}
 
 
 def constants(place: Place, say: Say) -> dict[str, Any]:
-    """Everything of one store that needs no worker."""
+    """All constants of one store that need no worker."""
     found: dict[str, Any] = {**place.facts(), "enqueue": enqueues(place, say)}
     found["exchange"] = asyncio.run(exchanges(place, say))
     found["grouped"] = asyncio.run(exchanges(place, say, lambda number: f"g{number % 5000}"))
@@ -231,13 +229,13 @@ def constants(place: Place, say: Say) -> dict[str, Any]:
 
 
 def calmest(place: Place, rounds: int, say: Say) -> dict[str, Any]:
-    """The constants of the round in which an exchange cost least: what else runs on the machine only adds to it."""
+    """The constants of the round in which an exchange cost least: other work on the machine only adds to the cost."""
     found = [constants(place, say) for _ in range(rounds)]
     return min(found, key=lambda one: float(one["exchange"]["by_size"]["100"]["server"]))
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on, as far as it matters."""
+    """The machine on which the figures were measured, as far as it matters."""
     models = [
         line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]

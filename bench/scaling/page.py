@@ -32,7 +32,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def sized(number: float) -> str:
-    """Bytes in the unit one would say them in."""
+    """Bytes in a suitable unit."""
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= size:
             return f"{number / size:.2g} {unit}" if number < 10 * size else f"{number / size:,.0f} {unit}"
@@ -40,7 +40,7 @@ def sized(number: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """A rate as one may trust it: two digits."""
+    """A rate with as much precision as it deserves: two digits."""
     if number < 100:
         return f"{number:.0f}"
     digits = len(f"{number:.0f}") - 2
@@ -48,7 +48,7 @@ def rounded(number: float) -> str:
 
 
 def marked(page: str, block: str, body: str) -> str:
-    """The page with the body of a block exchanged."""
+    """The page with the body of a block replaced."""
     opening, closing = f"<!-- generated: {block} (bench/scale page) -->", f"<!-- end: {block} -->"
     before, found, rest = page.partition(opening)
     if not found or closing not in rest:
@@ -65,7 +65,7 @@ def advice(measured: Figures, predicted: Figures) -> str:
         fitting = [row for row in predicted["advice"] if row["target"] == target]
         kinds = {choice.name: choice.store for choice in CHOICES}
         first: dict[str, Figures] = {}
-        for row in fitting:  # of each kind of store the smallest that carries it
+        for row in fitting:  # the smallest of each kind of store that carries it
             first.setdefault(kinds[row["store"]], row)
         named = [f"{row['store']} ({row['workers']} worker{'s' * (row['workers'] > 1)})" for row in first.values()]
         rows.append([f"{target:,}", " · ".join(named) or "more than one store"])
@@ -142,7 +142,7 @@ def constants(measured: Figures, predicted: Figures) -> str:
 
 
 def float_or(text: str, other: float = 1.0) -> float:
-    """The number a cell is, if it is one."""
+    """The cell as a number, if it is one."""
     try:
         return float(text)
     except ValueError:
@@ -256,7 +256,7 @@ def groups(measured: Figures, predicted: Figures) -> str:
 
 
 def shards(measured: Figures, predicted: Figures) -> str:
-    """The busiest node's load, of an even share: by chance, and with a group that is larger than others."""
+    """The busiest node's load relative to an even share: placed at random, and with one large group."""
     rows = []
     for number in (1, 2, 4, 8):
         cells = [f"{paper.busiest_share(number * nodes, nodes) * nodes:.1f} ×" for nodes in NODES]
@@ -283,7 +283,7 @@ BLOCKS: dict[str, Callable[[Figures, Figures], str]] = {
 
 
 def regenerated(page: str, measured: Figures, predicted: Figures) -> str:
-    """The page with every table as the figures say it."""
+    """The page with every table rebuilt from the figures."""
     for block, make in BLOCKS.items():
         page = marked(page, block, make(measured, predicted))
     return page

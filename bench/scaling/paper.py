@@ -1,4 +1,4 @@
-"""The part of the model that needs no simulation: ceilings, bytes, depth of an index, chance among nodes. Pure."""
+"""The part of the model that needs no simulation: ceilings, bytes, depth of an index, random placement. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache
 from .planning import Costs
 
 PAGE_BYTES = 8192
-PAGE_FILL = 0.7  # of an index page, as inserts and deletes in the middle leave it
-SERIAL = 0.03  # of PostgreSQL's work, done by one core at a time: an assumption, no measurement
+PAGE_FILL = 0.7  # of an index page, after inserts and deletes in the middle
+SERIAL = 0.03  # of PostgreSQL's work, done by one core at a time: an assumption, not a measurement
 NEGLIGIBLE = 1e-9
-SAFE = 0.7  # of a ceiling that one plans with
+SAFE = 0.7  # share of a ceiling to plan with
 
 
 def store_ceiling(costs: Costs, jobs_per_call: float, cores: int = 1) -> float:
@@ -27,13 +27,13 @@ def worker_ceiling(costs: Costs, jobs_per_call: float, runners: int) -> float:
 
 
 def one_by_one(costs: Costs, rtt: float) -> float:
-    """Jobs per second of one strict group: each waits for the commit of the one before."""
+    """Jobs per second of one strict group: each waits for the previous one's commit."""
     store = costs.grouped.at(1) + costs.sync
     return 1 / (rtt + store + costs.keeper.at(1) + costs.runner)
 
 
 def effective_cores(cores: int, serial: float = SERIAL) -> int:
-    """Amdahl's law: what so many cores are worth if a part of the work is done by one at a time."""
+    """Amdahl's law: how many cores these are worth if a part of the work is done by one at a time."""
     return max(1, round(cores / (1 + serial * (cores - 1))))
 
 
@@ -45,10 +45,10 @@ def depth(rows: float, bytes_per_entry: float) -> int:
 
 @cache
 def busiest_share(shards: int, nodes: int) -> float:
-    """The share of the busiest node, on average, if every shard falls on a node by chance. 1/nodes would be even."""
+    """The average share of the busiest node if every shard is placed on a random node. 1/nodes would be even."""
     all_ways = math.pow(nodes, shards)
     expected = 0.0
-    for most in range(shards):  # the mean of a number is the sum of the chances that it is above 0, 1, 2 …
+    for most in range(shards):  # a mean is the sum of the probabilities of being above 0, 1, 2 …
         above = 1 - _ways(shards, nodes, most) / all_ways
         expected += above
         if above < NEGLIGIBLE:
@@ -57,7 +57,7 @@ def busiest_share(shards: int, nodes: int) -> float:
 
 
 def _ways(shards: int, nodes: int, most: int) -> int:
-    """In how many ways shards can lie on nodes with no more than `most` on any of them."""
+    """The number of ways to place shards on nodes with at most `most` on any of them."""
     ways = [1] + [0] * shards  # by number of shards, on no node yet
     for _ in range(nodes):
         ways = [
@@ -68,7 +68,7 @@ def _ways(shards: int, nodes: int, most: int) -> int:
 
 
 def typical_placing(shards: int, nodes: int) -> tuple[int, ...]:
-    """The node of each shard: the first node has what the busiest has on average, the others share the rest."""
+    """The node of each shard: the first node has as many as the busiest has on average, the others share the rest."""
     if nodes == 1:
         return (0,) * shards
     busiest = round(busiest_share(shards, nodes) * shards)

@@ -1,4 +1,4 @@
-"""Where a store can be measured: a server of our own, or a file, and what it tells of itself.
+"""Where a store can be measured: a server of our own, or a file, and the figures it reports about itself.
 
 Used by measuring.py and workers.py. Each place starts and ends its own servers and touches no others.
 """
@@ -25,7 +25,7 @@ STORES = ("postgres", "redis", "cluster", "sqlite")
 
 
 class Place(ABC):
-    """One server, cluster or folder. `fresh` makes the URL of an empty store there."""
+    """One server, cluster or folder. `fresh` creates an empty store there and returns its URL."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -39,7 +39,7 @@ class Place(ABC):
 
     @abstractmethod
     def seconds(self) -> float:
-        """Seconds on a processor that the store has used."""
+        """Processor seconds that the store has used."""
 
     @abstractmethod
     def written(self) -> int:
@@ -47,10 +47,10 @@ class Place(ABC):
 
     @abstractmethod
     def kept(self) -> int:
-        """Bytes that the jobs of the store of `fresh` take: of disk, on Redis of memory."""
+        """Bytes that the jobs of the store of `fresh` occupy: on disk, on Redis in memory."""
 
     def calls(self) -> int:
-        """Calls served so far; 0 where nobody counts them."""
+        """Calls served so far; 0 if they are not counted."""
         return 0
 
     def facts(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class ClusterPlace(Place):
 
 
 class SqlitePlace(Place):
-    """A file. The store is threads of whoever uses it, so its seconds are those of this process's threads."""
+    """A file. The store runs in threads of its user, so its seconds are those of this process's threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class SqlitePlace(Place):
         return sum(thread_seconds(os.getpid(), thread.native_id or 0) for thread in threads)
 
     def written(self) -> int:
-        """What this process wrote anywhere, and while it is measured that is the file."""
+        """Everything this process wrote; while it is measured, that is only the file."""
         fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return int(fields["wchar"])
 
@@ -207,7 +207,7 @@ class SqlitePlace(Place):
         return pages * size
 
     def calls(self) -> int:
-        """Claims of the workers that are there: each has the number of its last one in its row."""
+        """Claims of the current workers: each has the number of its last one in its row."""
         connection = sqlite3.connect(self.folder / f"s{self.number}.db", timeout=60)
         total = connection.execute("SELECT coalesce(sum(last_call), 0) FROM holdfast_workers").fetchone()[0]
         connection.close()

@@ -1,4 +1,4 @@
-"""Everything docs/scale.md says that is simulated: run once by `bench/scale page`, kept beside the measured figures.
+"""All simulated figures of docs/scale.md: computed by `bench/scale page`, stored beside the measured figures.
 
 Deterministic: the same measured figures give the same predictions.
 """
@@ -23,14 +23,14 @@ LOCAL_RTT = 0.00005
 
 @dataclass(frozen=True)
 class Choice:
-    """A store of a size, as one may rent it."""
+    """A store of a size that can be rented."""
 
     name: str
     store: str
     cores: int = 1
     nodes: int = 1
     shards: int = 1
-    even: bool = False  # somebody has moved slots until every node had as many shards
+    even: bool = False  # slots were moved until every node had the same number of shards
 
     def plan(self, costs: Costs, workers: int) -> Plan:
         cores = effective_cores(self.cores) if self.store == "postgres" else 1
@@ -61,7 +61,7 @@ CHOICES = [
 
 
 def told(outcome: Outcome) -> dict[str, Any]:
-    """Rounded to what can be meant, so that the record does not change with the last digit."""
+    """Rounded to meaningful digits, so that the record does not change with the last digit."""
     return {
         "jobs_per_second": round(outcome.jobs_per_second),
         "jobs_per_call": round(outcome.jobs_per_call, 1),
@@ -73,9 +73,9 @@ def told(outcome: Outcome) -> dict[str, Any]:
 
 
 def check_run(costs: Costs, line: Line, run: dict[str, Any], machine: int, nodes: int) -> dict[str, Any]:
-    """The simulation of a measured run, on what others left of the machine, with the disk as it was in that minute."""
+    """Simulates a measured run with what other work left of the machine, and the disk's speed at that time."""
     left = max(0.1, machine - run["others_cores"])
-    cores = max(1, round(left))  # a process that runs alone gets a core's worth of what is left, if there is so much
+    cores = max(1, round(left))  # a process that runs alone gets one core of what is left, if there is one
     plan = Plan(
         costs=replace(costs, sync=run["sync"] / 1e6) if costs.sync else costs,
         workers=run["workers"],
@@ -98,7 +98,7 @@ def check_run(costs: Costs, line: Line, run: dict[str, Any], machine: int, nodes
 
 
 def checks(measured: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Every measured run, simulated. The line is the one measured without workers."""
+    """Simulates every measured run. The cost line is the one measured without workers."""
     machine, found = measured["machine"]["cores"], {}
     for name, store in measured["stores"].items():
         costs, nodes = costs_of(name, measured), 3 if name == "cluster" else 1
@@ -119,7 +119,7 @@ def curves(measured: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def patient(measured: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The same stores with jobs that wait 100 ms, each ending by itself, and more slots than the store can fill."""
+    """The same stores with jobs that wait 100 ms and end one by one, and more slots than the store can fill."""
     found = {}
     for choice in CHOICES:
         workers = 4 if choice.store == "sqlite" else 16
@@ -152,7 +152,7 @@ def groups(measured: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def advice(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """For each rate the stores that carry it at SAFE of their ceiling, and how many workers that takes."""
+    """For each rate, the stores that carry it at SAFE of their ceiling, and how many workers that takes."""
     rows = []
     for target in TARGETS:
         for name, curve in found.items():

@@ -16,7 +16,7 @@ from .planning import Costs
 MEASURED = Path(__file__).parent / "measured.json"
 PREDICTED = Path(__file__).parent / "predicted.json"
 MICRO = 1e-6
-ARGS = "100"  # bytes of arguments of the jobs that are reckoned with
+ARGS = "100"  # bytes of arguments of the jobs used for the costs
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -29,20 +29,20 @@ def line_of(found: dict[str, float]) -> Line:
 
 
 def one_worker(store: dict[str, Any]) -> dict[str, Any]:
-    """The run of one worker with one runner and no-op jobs: there the costs of a worker are taken from."""
+    """The run of one worker with one runner and no-op jobs, from which the costs of a worker are taken."""
     runs = store["workers"]
     found: dict[str, Any] = next(run for run in runs if run["workers"] == run["runners"] == 1 and not run["handler"])
     return found
 
 
 def one_waiting(store: dict[str, Any]) -> dict[str, Any]:
-    """The run of one worker whose jobs wait, so that each ends by itself: what a frame between processes costs."""
+    """The run of one worker whose jobs wait, so that they end one by one: shows the cost of a frame."""
     found: dict[str, Any] = next(run for run in store["workers"] if run["workers"] == 1 and run["handler"])
     return found
 
 
 def frames_of(store: dict[str, Any], keeper: Line) -> tuple[float, float]:
-    """Seconds of runner and keeper that a job costs more when it is told alone."""
+    """Additional seconds of runner and keeper for a job that is reported alone."""
     together, alone = one_worker(store)["cpu"], one_waiting(store)
     settled = keeper.job + keeper.call * alone["calls_per_job"]
     return (
@@ -52,20 +52,20 @@ def frames_of(store: dict[str, Any], keeper: Line) -> tuple[float, float]:
 
 
 def chores_of(store: dict[str, Any]) -> float:
-    """µs of the store for all that is not an exchange: enqueued in bulk, pruned, vacuumed."""
+    """µs of the store for everything but the exchange: bulk enqueue, prune, vacuum."""
     kept = store["kept"][ARGS]
     return float(store["enqueue"]["bulk"]["server"] + kept["prune_server"] + kept.get("vacuum_server", 0.0))
 
 
 def bytes_of(store: dict[str, Any], jobs_per_call: float) -> float:
-    """Bytes written per job from its enqueueing to its end, so that a crash loses nothing."""
+    """Bytes of durable writes per job, from its enqueue to its end."""
     exchange, kept = store["exchange"]["bytes"], store["kept"][ARGS]
     per_job = exchange["job"] + exchange["call"] / jobs_per_call
     return float(store["enqueue"]["bulk"]["bytes"] + per_job + kept["prune_bytes"])
 
 
 def in_place(name: str, measured: dict[str, Any]) -> float:
-    """How many times the line a job costs the store beside workers: the middle of their no-op runs."""
+    """A job's cost to the store with workers running, relative to the line: the median of the no-op runs."""
     stores = measured["stores"]
     line = stores["redis" if name == "cluster" else name]["exchange"]["server"]
     runs = [run for run in stores[name]["workers"] if not run["handler"]]
@@ -74,7 +74,7 @@ def in_place(name: str, measured: dict[str, Any]) -> float:
 
 
 def costs_of(name: str, measured: dict[str, Any]) -> Costs:
-    """What the simulation has to know of a store. A cluster's nodes cost what one Redis costs."""
+    """What the simulation has to know about a store. Each node of a cluster costs what one Redis costs."""
     stores = measured["stores"]
     store = stores["redis" if name == "cluster" else name]
     run = one_worker(stores[name])
@@ -100,6 +100,6 @@ def costs_of(name: str, measured: dict[str, Any]) -> Costs:
 
 
 def sync_of(measured: dict[str, Any]) -> float:
-    """How long a commit waits for the disk: the middle of what was seen before each run."""
+    """How long a commit waits for the disk: the median of what was measured before each run."""
     seen = [run["sync"] for store in measured["stores"].values() for run in store["workers"]]
     return float(statistics.median(seen)) * MICRO

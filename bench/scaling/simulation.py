@@ -1,8 +1,8 @@
-"""Keepers that trade outcomes for leases with a store, event by event, from measured costs.
+"""Simulates keepers that exchange outcomes for leases with a store, event by event, from measured costs.
 
-Used by `bench/scale simulate`, by the page and by the tests. Deterministic by seed. A keeper has one exchange on the
-way at a time, takes into it what has ended meanwhile and asks for as many jobs as it has free slots, up to the bound of
-a claim: so the size of an exchange is not told, it comes out.
+Used by `bench/scale simulate`, by the page and by the tests. Deterministic by seed. A keeper has one exchange in flight
+at a time, settles in it what has ended meanwhile and asks for as many jobs as it has free slots, up to the bound of a
+claim: so the size of an exchange is not an input, it is a result.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from .fits import quantile
 from .planning import Outcome, Plan
 from .stations import Cores, Disk, Process, StoreHandle, Timeline, Usage
 
-STRIPES = 1024  # of the locks of groups on PostgreSQL
+STRIPES = 1024  # of the group locks on PostgreSQL
 CLAIM_MIN, CLAIM_SHARE = 200, 2  # a claim brings at most 200 jobs, or half of the slots if these are more
 PORTION = 100  # jobs that a claim asks of one shard; as many shards as that takes are asked, in turn
-AHEAD_SECONDS, AHEAD_LEFT_SECONDS = (
-    0.02,
-    0.0075,
-)  # jobs claimed ahead last for this; an exchange comes when this is left
-CHORES = 500  # jobs after which the store is given the enqueueing and pruning of as many
+AHEAD_SECONDS = 0.02  # how long jobs claimed ahead last
+AHEAD_LEFT_SECONDS = 0.0075  # the next exchange comes when this much of it is left
+CHORES = 500  # after this many jobs, the store enqueues and prunes as many
 
 
 @dataclass(slots=True)
@@ -37,7 +35,7 @@ class Job:
 
 @dataclass
 class Runner:
-    """A runner process, and what has ended in it since it last told its keeper."""
+    """A runner process, and what has ended in it since its last report to its keeper."""
 
     process: Process
     ended: list[Job] = field(default_factory=list)
@@ -46,7 +44,7 @@ class Runner:
 
 @dataclass
 class Keeper:
-    """A worker: its processes, its free slots, what runners told, and what has ended and is not settled yet."""
+    """A worker: its processes, its free slots, its runners' reports, and what has ended and is not settled yet."""
 
     process: Process
     runners: list[Runner]
@@ -65,7 +63,7 @@ class Keeper:
 
 @dataclass
 class Exchange:
-    """What one shard is told and asked in one call."""
+    """What one call sends to one shard and asks of it."""
 
     shard: int
     node: int
@@ -73,7 +71,7 @@ class Exchange:
     most: int
     heard: Callable[[list[Job]], None]
     claimed: list[Job] = field(default_factory=list)
-    names: set[object] = field(default_factory=set)  # of the gates it holds
+    names: set[object] = field(default_factory=set)  # of the locks it holds
 
 
 class Simulation:
@@ -96,7 +94,7 @@ class Simulation:
         self.free_groups = [deque(range(shard, plan.groups, plan.shards)) for shard in range(plan.shards)]
         self.arrived: deque[float] = deque()
         self.done = self.calls = 0
-        self.taken = 0  # rows of claims that are not committed
+        self.taken = 0  # rows of uncommitted claims
         self.chores_due = [0] * plan.nodes
         self.latencies: list[float] = []
         self.held = Usage(self.time, 1)
@@ -116,7 +114,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         plan = self.plan
-        for keeper in self.keepers:  # they do not start in step
+        for keeper in self.keepers:  # they do not start at the same moment
             self.time.after(self.random.uniform(0, 0.01), partial(self._look, keeper))
         if plan.offered:
             self._expect_arrival()
@@ -158,7 +156,7 @@ class Simulation:
         self.time.after(self.random.expovariate(self.plan.offered), self._arrive)
 
     def _arrive(self) -> None:
-        """A producer's call: the store stores it, and when it is committed wakes who has nothing to do."""
+        """A producer's call: the store stores the job and, once that is committed, wakes idle keepers."""
         began, node = self.time.now, self.random.choice(self.placing)
         names = {"file"} if self.costs.one_writer else set()
 
@@ -245,7 +243,7 @@ class Simulation:
         self._look(keeper)
 
     def _start(self, keeper: Keeper, jobs: list[Job]) -> None:
-        """Deal the jobs out among the runners; each takes its share as a whole."""
+        """Divide the jobs among the runners; each gets its share as a whole."""
         for number, runner in enumerate(keeper.runners):
             share = jobs[number :: len(keeper.runners)]
             if share:
@@ -276,7 +274,7 @@ class Simulation:
         self.time.after(self.random.expovariate(1 / self.plan.handler), end)
 
     def _ended(self, keeper: Keeper, runner: Runner, jobs: list[Job]) -> None:
-        """Handlers end. What ends while the runner is busy is told together, in one frame."""
+        """Handlers end. What ends while the runner is busy is reported together, in one frame."""
         runner.ended += jobs
         if not runner.telling:
             runner.telling = True
@@ -309,7 +307,7 @@ class Simulation:
         self.gate.enter(exchange.names, partial(self._serve, exchange))
 
     def _serve(self, exchange: Exchange) -> None:
-        if self.plan.groups:  # the end of a group's job lets its next one be claimed in the same step
+        if self.plan.groups:  # when a group's job ends, its next one can be claimed in the same step
             self.free_groups[exchange.shard].extend(job.group for job in exchange.settled if job.group is not None)
         exchange.claimed = self._claim(exchange)
         line = self.costs.grouped if self.plan.groups else self.costs.exchange
@@ -327,7 +325,7 @@ class Simulation:
         return [Job(shard=exchange.shard, arrived=self.arrived.popleft()) for _ in range(number)]
 
     def _commit(self, exchange: Exchange) -> None:
-        self.taken += len(exchange.claimed)  # until the commit, rivals have to step over these rows
+        self.taken += len(exchange.claimed)  # until the commit, other claims have to skip these rows
         if self.costs.sync:
             self.disks[exchange.node].sync(partial(self._committed, exchange))
         else:
@@ -351,7 +349,7 @@ class Simulation:
             self._do_chores(exchange.node, len(settled))
 
     def _do_chores(self, node: int, settled: int) -> None:
-        """As many jobs come in and are pruned as are worked off; it is done in calls of its own."""
+        """As many jobs are enqueued and pruned as are run, in separate calls."""
         self.chores_due[node] += settled
         while self.chores_due[node] >= CHORES:
             self.chores_due[node] -= CHORES

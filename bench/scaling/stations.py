@@ -1,7 +1,7 @@
-"""What jobs queue for in the simulation: processors, a disk that commits in groups, gates that one may pass at a time.
+"""What jobs queue for in the simulation: processors, a disk with group commit, locks with one holder at a time.
 
-Used by simulation.py. Pure and deterministic: time is a number, events of one moment happen in the order they were
-made.
+Used by simulation.py. Pure and deterministic: time is a number, and events of the same moment happen in the order in
+which they were created.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Timeline:
 
 
 class Usage:
-    """How long something was in use, from a moment on."""
+    """How long something was in use, since a given moment."""
 
     def __init__(self, timeline: Timeline, number: int) -> None:
         self._timeline, self._number = timeline, number
@@ -67,7 +67,7 @@ class Usage:
 
 
 class Cores:
-    """So many processors of a speed, first come, first served."""
+    """A number of processors of a given speed, first come, first served."""
 
     def __init__(self, timeline: Timeline, number: int, speed: float = 1.0) -> None:
         self._timeline, self._number, self._speed = timeline, number, speed
@@ -92,7 +92,7 @@ class Cores:
 
 
 class Process:
-    """Something that uses one processor at a time, be it its own or one of a shared machine."""
+    """Something that uses one processor at a time, either its own or one of a shared machine."""
 
     def __init__(self, timeline: Timeline, cores: Cores, threads: int = 1) -> None:
         self._cores, self._threads = cores, threads
@@ -117,7 +117,7 @@ class Process:
 
 
 class Disk:
-    """Commits wait for the disk in groups: who comes while it is busy goes with the next, however many they are."""
+    """Commits wait for the disk in groups: those that arrive while it is busy go together with the next write."""
 
     def __init__(self, timeline: Timeline, seconds: Callable[[], float]) -> None:
         self._timeline, self._seconds = timeline, seconds
@@ -143,12 +143,12 @@ class Disk:
 
 
 class StoreHandle:
-    """Names that one may hold at a time. Who wants several gets all of them at once, in the order of asking."""
+    """Names, each held by one caller at a time. A caller that wants several gets them all at once, in order."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._held: set[object] = set()
         self._waiting: list[tuple[frozenset[object], Then]] = []
-        self.usage = Usage(timeline, 1)  # in use: somebody waits in vain
+        self.usage = Usage(timeline, 1)  # in use: a caller is waiting
 
     def enter(self, names: Iterable[object], then: Then) -> None:
         wanted = frozenset(names)
@@ -170,7 +170,7 @@ class StoreHandle:
                 stay.append((wanted, then))
             else:
                 go.append((wanted, then))
-            before |= wanted  # nobody overtakes who waits for the same name
+            before |= wanted  # no caller overtakes another that waits for the same name
         self._waiting = stay
         if not stay:
             self.usage.change(-1)

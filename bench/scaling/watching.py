@@ -1,6 +1,6 @@
 """Processor time of processes and of the machine, read from /proc while they run.
 
-Used by measuring.py and workers.py. It never disturbs who is watched: it only reads. Linux only.
+Used by measuring.py and workers.py. It only reads, so it never disturbs the watched processes. Linux only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 EVERY_SECONDS = 0.02
 
-Reading = Mapping[str, float]  # role → seconds on a processor so far
+Reading = Mapping[str, float]  # role → processor seconds so far
 
 
 def thread_seconds(pid: int, thread: int) -> float:
-    """Seconds on a processor of one thread, to the nanosecond; 0 if it is gone."""
+    """Processor seconds of one thread, to the nanosecond; 0 if it is gone."""
     try:
         return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, IndexError):
@@ -34,7 +34,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 def process_seconds(pid: int) -> float:
-    """Seconds on a processor of all threads that are there now."""
+    """Processor seconds of all current threads."""
     return sum(thread_seconds(pid, thread) for thread in threads_of(pid))
 
 
@@ -49,7 +49,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def tree_seconds(root: int) -> float:
-    """Seconds of a process, its children, and those that have ended: what a server used, whatever came and went."""
+    """Seconds of a process and its children, including those that have ended: all that a server used."""
     try:
         fields = Path(f"/proc/{root}/stat").read_text().rpartition(")")[2].split()
         reaped = (int(fields[13]) + int(fields[14])) / TICKS
@@ -72,14 +72,14 @@ def worker_seconds(pid: int) -> dict[str, float]:
 
 
 def machine_seconds() -> dict[str, float]:
-    """Busy seconds of all processors since boot, those taken by the host of this machine among them."""
+    """Busy seconds of all processors since boot, including those that the host took from this machine."""
     words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _idle, _waiting, interrupt, soft, steal, *_ = map(int, words)
     return {"machine": (user + nice + system + interrupt + soft + steal) / TICKS}
 
 
 class Watch:
-    """Takes readings in a thread of its own; `between` tells what was used between two moments."""
+    """Takes readings in a thread of its own; `between` returns what was used between two moments."""
 
     def __init__(self, read: Callable[[], Reading]) -> None:
         self._read = read
@@ -100,7 +100,7 @@ class Watch:
             self._readings.append((time.perf_counter(), self._read()))
 
     def between(self, first: float, last: float) -> dict[str, float]:
-        """Seconds used per role between two moments of the steady clock, readings in between being drawn straight."""
+        """Seconds used per role between two moments of the steady clock, interpolated between readings."""
         roles = {role for _, reading in self._readings for role in reading}
         return {role: self._at(last, role) - self._at(first, role) for role in roles}
 
@@ -115,7 +115,7 @@ class Watch:
 
 
 def moment_of(counts: Sequence[tuple[float, int]], jobs: float) -> float:
-    """When so many were done, drawn straight between two looks at how many it were."""
+    """When this many were done, interpolated between two counts."""
     for (before, low), (after, high) in itertools.pairwise(counts):
         if low <= jobs <= high and high > low:
             return before + (after - before) * (jobs - low) / (high - low)

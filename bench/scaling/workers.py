@@ -1,8 +1,8 @@
 """Real workers on one store: `holdfast work`, several at once, no-op jobs, everything on this machine.
 
-Run by `bench/scale measure`. The jobs are there before, in a paused queue; the workers are up and idle; then the queue
-is resumed. What is kept are processor seconds per job of each part, calls per job, and how much of the machine others
-used meanwhile: on a shared machine the clock alone says little.
+Run by `bench/scale measure`. The jobs are enqueued first, in a paused queue; the workers start and are idle; then the
+queue is resumed. Recorded are the processor seconds per job of each part, the calls per job, and how much of the
+machine other work used meanwhile: on a shared machine elapsed time alone says little.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .watching import Watch, machine_seconds, moment_of, worker_seconds
 
 START_SECONDS_MAX = 60.0
 WORK_SECONDS_MAX = 240.0
-SETTLE_SECONDS = 1.5  # until workers that have just started are idle
+SETTLE_SECONDS = 1.5  # until newly started workers are idle
 LOOK_SECONDS = 0.03
-MIDDLE = (0.1, 0.8)  # of the jobs: between these all workers are busy
+MIDDLE = (0.1, 0.8)  # shares of the jobs between which all workers are busy
 
 APP = '''
 """No-op jobs that are counted; each runner tells its count in a file of its own, thirty times a second."""
@@ -67,7 +67,7 @@ threading.Thread(target=tell, daemon=True).start()
 
 @dataclass(frozen=True)
 class Setting:
-    """So many workers with so many runners each, and what they have to do."""
+    """How many workers with how many runners each, and what they have to do."""
 
     workers: int = 1
     runners: int = 1
@@ -92,7 +92,7 @@ SHARDED = [Setting(workers=workers, shards=shards) for workers, shards in ((1, 3
 
 
 def runs(place: Place, settings: list[Setting], rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every setting in turn, round after round; of each the round in which others used the machine least."""
+    """Every setting in turn, round after round; of each, the round in which other work used the machine least."""
     found: list[list[dict[str, Any]]] = [[] for _ in settings]
     for number in range(rounds):
         for setting, got in zip(settings, found, strict=True):
@@ -183,12 +183,12 @@ def _working(folder: Path, url: str, setting: Setting) -> Iterator[list[int]]:
 
 
 def _counts(folder: Path) -> list[tuple[float, int]]:
-    """Of each runner: when it last told how many jobs it has done, and how many."""
+    """For each runner: when it last reported how many jobs it has done, and how many."""
     return [tuple(json.loads(path.read_text())) for path in folder.glob("count-*") if not path.suffix]
 
 
 def _followed(folder: Path, jobs: int) -> list[tuple[float, int]]:
-    """Moments, and how many jobs were done by then, until all are."""
+    """Times, and how many jobs were done by then, until all are done."""
     seen: list[tuple[float, int]] = []
 
     def all_done() -> bool:

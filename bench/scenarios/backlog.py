@@ -1,9 +1,9 @@
-"""Does a claim cost more when more is waiting? One exchange (settle 100, claim 100) behind growing backlogs.
+"""Does a claim cost more when more jobs are waiting? One exchange (settle 100, claim 100) with growing backlogs.
 
-Straight on the backend, without a worker. All stores are filled first, freshly and never analysed, and then measured
-in turn. Stores with groups hold equally many jobs and are compared with each other. Redis has a server for each, so
-that its memory is as large as its own backlog makes it. As many jobs come in as go out. On Redis the same is done with
-bare commands: what a larger memory makes slower is in both.
+Calls the backend directly, without a worker. All stores are filled first, freshly and never analysed, and then measured
+in turn. Stores with groups hold the same number of jobs and are compared with each other. On Redis each has a server of
+its own, so that its memory is only as large as its own backlog. As many jobs come in as go out. On Redis the same is
+done with bare commands: both are slowed down by a larger memory.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BATCH, BULK = 100, 1000
 EXCHANGES, WARM_UP = 10, 2
 CHURN, CHURN_BATCH = 50_000, 100
 RETAIN_SECONDS = 86400.0
-GROUPS_FEW = 100  # no fewer than an exchange claims, as each runs one job at a time
+GROUPS_FEW = 100  # as many as an exchange claims, because each runs one job at a time
 T = TypeVar("T")
 Group = Callable[[int], str | None]
 
 
 class Behind:
-    """A store with a backlog, and the worker that nibbles at it."""
+    """A store with a backlog, and a worker that claims from it."""
 
     def __init__(self, area: Area, server: int, group: Group) -> None:
         patient = f"{area.ours}{'&' if '?' in area.ours else '?'}call_timeout=60"
@@ -61,7 +61,7 @@ class Behind:
         self._added += jobs
 
     async def exchange(self, most: int, retain: float = RETAIN_SECONDS) -> float:
-        """Seconds it took."""
+        """Make one exchange. Return the seconds it took."""
         self._call += 1
         ends = ((one.id, one.token) for one in self._leases)
         done = [Settlement(id=job, token=token, ending=Ending.SUCCEEDED, retain=retain) for job, token in ends]
@@ -74,13 +74,13 @@ class Behind:
         return took
 
     async def block(self, jobs: int) -> None:
-        """So many of one group in front; its head stays leased, so that the rest stays behind it."""
+        """Put this many jobs of one group in front; its head stays leased, so that the rest waits behind it."""
         await self.add(jobs, lambda number: "blocked")
         await self.exchange(1)
         self._leases = ()
 
     async def churn(self) -> None:
-        """Jobs come, run and are pruned, so that the store is worn."""
+        """Enqueue, run and prune jobs, so that the store is no longer fresh."""
         for _ in range(0, CHURN, BULK):
             await self.add(BULK)
             for _ in range(0, BULK, CHURN_BATCH):

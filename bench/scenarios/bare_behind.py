@@ -1,8 +1,8 @@
-"""The backlog scenario with bare commands on Redis, without a rule: what a larger memory alone makes slower.
+"""The backlog scenario with bare commands on Redis, without any rules: shows the effect of a larger memory alone.
 
-Called by backlog.py. What an exchange does to the server: settled jobs are read, leave `running`, go into `finished`
-and `prunable` and are written back; the next ones are read, leave `ready`, go into `running`, are written back, longer,
-and handed out with their bodies. Texts are about as long as the store's.
+Called by backlog.py. It does to the server what an exchange does: settled jobs are read, leave `running`, go into
+`finished` and `prunable` and are written back; the next ones are read, leave `ready`, go into `running`, are written
+back, longer, and returned with their bodies. Values are about as long as the store's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ return { ids, records, call('HMGET', KEYS[2], unpack(ids)) }
 
 
 class BareBehind:
-    """A server with so many jobs on it."""
+    """A server with this many jobs on it."""
 
     def __init__(self, url: str, server: int) -> None:
         self._client = redis.Redis.from_url(url)

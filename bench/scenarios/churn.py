@@ -1,8 +1,8 @@
-"""Does a claim cost more in a store that has been at work for an hour? Only when asked for: it takes that hour.
+"""Does a claim cost more in a store that has worked for an hour? Runs only when named: it takes that hour.
 
-Jobs come at a steady rate, run, are kept for two minutes and pruned; 1,000 wait all the time. Every few minutes one
-exchange of 100 is measured there and in a store made that moment, in turn, so that the machine's mood is in both. What
-is shown is worn ÷ new. The server has its defaults: PostgreSQL cleans up after itself as it does anywhere.
+Jobs arrive at a steady rate, run, are kept for two minutes and pruned; 1,000 wait all the time. Every few minutes one
+exchange of 100 is measured there and in a new store, in turn, so that the state of the machine affects both. The result
+is worn ÷ new. The server has its defaults: PostgreSQL vacuums as it does anywhere.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .backlog import BATCH, Behind
 MINUTES = 60.0
 RATE, WAITING = 300, 1000  # jobs a second, and jobs that wait all the time
 KEPT_SECONDS = 120.0
-LOOKS = 12  # in all that time
-TURNS = 5  # of worn and new, in one look
+LOOKS = 12  # measurements in all that time
+TURNS = 5  # of worn and new, in one measurement
 
 
 def _ungrouped(number: int) -> None:
@@ -30,7 +30,7 @@ def _ungrouped(number: int) -> None:
 
 
 async def _compared(worn: Behind, place: Place, name: str) -> tuple[float, float]:
-    """Microseconds of processor for an exchange: worn, new."""
+    """Processor time of an exchange in microseconds: worn, new."""
     found: list[tuple[float, float]] = []
     with place.area(name) as area:
         new = Behind(area, place.pid, _ungrouped)
@@ -43,7 +43,7 @@ async def _compared(worn: Behind, place: Place, name: str) -> tuple[float, float
 
 
 async def _churned(one: Behind, until: float) -> int:
-    """Jobs come and go until then; how many."""
+    """Enqueue, run and prune jobs until then. Return how many."""
     jobs, due = 0, time.monotonic()
     while due < until:
         await one.add(RATE)

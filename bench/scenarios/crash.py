@@ -1,8 +1,8 @@
-"""kill -9 within a long job: how long until its handler starts again.
+"""kill -9 during a long job: how long until its handler starts again.
 
-Of a runner; of the whole worker while another one idles beside it (it must wait for the lease, LEASE_SECONDS here, 30
-by default); of the whole worker with a new one started at once. Peers have their default settings and, as that takes
-minutes, are measured only if named.
+Three cases: a runner is killed; the whole worker is killed while another one is idle (which must wait for the lease,
+LEASE_SECONDS here, 30 by default); the whole worker is killed and a new one is started at once. Peers have their
+default settings and, as that takes minutes, are measured only if named.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _started(one: Turn, times: int, seconds_max: float) -> tuple[float, int]:
 
 
 def _working(one: Turn, workers: int) -> None:
-    """Until so many of ours say so: one that starts later would clean up after the killed one as it starts."""
+    """Wait until this many of our workers are ready: a later one would recover the killed one's jobs."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while one.said().count(" started: ") < workers:
         if time.monotonic() > deadline:
@@ -73,7 +73,7 @@ def measured(setting: Setting, contender: Contender, how: str) -> dict[str, floa
         try:
             again, _ = _started(one, 2, seconds_max)
         finally:
-            one.kill()  # nobody needs the rest of the job
+            one.kill()  # the rest of the job does not matter
         return {"seconds": again - at}
 
 

@@ -1,5 +1,5 @@
-"""Jobs that wait for others: a fan-in beside as many plain jobs, a chain beside one hot group, whose jobs run one after
-the other, too, and plain jobs in a store where others wait.
+"""Jobs that wait for others: a fan-in compared with as many plain jobs, a chain compared with one hot group, whose jobs
+also run one after the other, and plain jobs in a store where others wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..driving import drained, ours, turn
 from ..scenario import Case, Scenario, Setting
 from .groups import HOT_SHARE
 
-JOBS, JOBS_QUICK = 10_000, 1000  # the parents of a fan-in are as many as a job may have at most
+JOBS, JOBS_QUICK = 10_000, 1000  # a fan-in has as many parents as a job may have
 
 
 def measured(setting: Setting, shape: str, jobs: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What one has to pay before the first job: starts, and a worker that has nothing to do.
+"""What it costs before the first job: starting programs and workers, and a worker that is idle.
 
 Each figure is a case of its own, with its unit in its name. Times are those of programs as a user starts them, with
 bytecode, on a store that exists; `cpu_ms` is the processor time of all their processes. An idle worker has two runners.
@@ -21,10 +21,10 @@ from ..scenario import Case, Scenario, Setting
 
 APP = "footprint:app"
 IDLE_SECONDS, IDLE_SECONDS_QUICK = 10.0, 1.0
-SETTLED_CPU_SECONDS = 0.02  # of processor time in a second: it has started
+SETTLED_CPU_SECONDS = 0.02  # if it uses less processor time in a second, it has started
 SETTLE_SECONDS_MAX = 60.0
-SWEEP_SECONDS = 6.0  # within this time a worker has swept once, and has all that it needs for the next sweeps
-# What any worker with a guard and three other processes holds at least: the interpreter, asyncio and msgspec.
+SWEEP_SECONDS = 6.0  # within this time a worker has swept once and loaded what sweeps need
+# The least that any worker with a guard and three other processes needs: the interpreter, asyncio and msgspec.
 HOLDERS = ("import asyncio, msgspec, sys; sys.stdin.read()",) * 3 + (
     "import ctypes, select, signal, socket, struct, sys; sys.stdin.read()",
 )
@@ -59,7 +59,7 @@ class Footprint:
         self._idle_cpu: float | None = None
 
     def prepare(self) -> None:
-        """So that the store and all bytecode exist."""
+        """Make sure that the store and all bytecode exist."""
         self.producer()
         self.first_job()
 
@@ -76,7 +76,7 @@ class Footprint:
         return {"value": elapsed, "cpu_ms": cpu}
 
     def first_job(self) -> dict[str, float]:
-        """To the end of the handler; and to the end of the worker, which drains."""
+        """Time to the end of the handler, and to the end of the worker, which drains."""
         self.producer()
         self._mark.unlink(missing_ok=True)
         ran = Ran((*self._work, "--drain"), self._environment)
@@ -84,7 +84,7 @@ class Footprint:
         return {"value": (done - ran.began) * 1000, "cpu_ms": ran.cpu_ms, "to_the_end_ms": ran.seconds * 1000}
 
     def idle_memory(self) -> dict[str, float]:
-        """Looks at the processor time, too, for the case that follows."""
+        """Also measures the processor time, for the case that follows."""
         with subprocess.Popen(self._work, env=self._environment, stdout=-3, stderr=-3, stdin=-3) as worker:
             try:
                 _until_settled(worker)
@@ -120,7 +120,7 @@ class Footprint:
 
 
 def _until_settled(process: subprocess.Popen[bytes]) -> None:
-    """Until it has started: it uses next to no processor time for a second."""
+    """Wait until it has started: it then uses next to no processor time for a second."""
     deadline, used = time.monotonic() + SETTLE_SECONDS_MAX, -1.0
     while (now := processor_seconds(process.pid)) - used > SETTLED_CPU_SECONDS:
         if process.poll() is not None or time.monotonic() > deadline:

@@ -1,5 +1,5 @@
-"""Jobs in groups that run one at a time (ours also strictly in order), in four shapes, beside the same jobs without;
-and the grouped shapes and one hot group with group_prefetch.
+"""Jobs in groups that run one at a time (ours also strictly in order), in four shapes, compared with the same jobs
+without groups; and the grouped shapes and one hot group with group_prefetch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHARE = 0.5
 HOT_SHARE = 0.1
 PEER_SECONDS_MAX = 6.0
 PREFETCHES = (16, 64)
-PREFETCHED_FACTOR = 5  # a hot group is so much faster with it that it needs more jobs to be measured
+PREFETCHED_FACTOR = 5  # with it, a hot group is so much faster that measuring it takes more jobs
 
 
 def measured(setting: Setting, contender: Contender, shape: str, jobs: int) -> dict[str, float]:

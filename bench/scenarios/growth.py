@@ -1,12 +1,12 @@
-"""Does a call cost more when more is stored? Rule changes, sweeps and looks at stores of growing size.
+"""Does a call cost more when more is stored? Rule changes, sweeps and reads of stores of growing size.
 
-Straight on the backend, without a worker. Each size has a store of its own (on Redis a server), freshly filled, never
-analysed: N ready jobs of a task, N jobs in N / 10 groups, a group of N jobs, N due jobs in N / 10 groups. A call may
-touch equally many jobs at every size, so what grows is overhead. Rules are changed and changed back; what they leave to
-do is carried out between two measurements. Two floors are measured on the same stores, in the same rounds. With SQL:
-bare statements that read jobs at random, and that write them. On Redis: bare commands on jobs at random, and a script
-that calls no command. What grows there is the store's memory: pages and data that no cache holds, one level more of an
-index, and an allocator that gives Lua pieces from all over it.
+Calls the backend directly, without a worker. Each size has a store of its own (on Redis a server), freshly filled,
+never analysed: N ready jobs of a task, N jobs in N / 10 groups, a group of N jobs, N due jobs in N / 10 groups. A call
+may touch the same number of jobs at every size, so what grows is overhead. Rules are changed and changed back; what
+they leave to rearrange is done between two measurements. Two floors are measured on the same stores, in the same
+rounds. With SQL: bare statements that read jobs at random, and that write them. On Redis: bare commands on jobs at
+random, and a script that calls no command. What grows there is the store's memory: pages and data that no cache holds,
+one level more of an index, and an allocator that gives Lua pieces from all over it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ STEP = 20  # jobs, or groups, that any one call may touch: no more than the smal
 TIMES, TIMES_QUICK = 20, 4  # calls in one measurement
 RIVALS = 4
 GROUP_JOBS = 10
-PROMOTE_STEP = 5  # a promoted job may bring in all of its group that are due
-PROMOTED = 100  # jobs that the cost of promoting is given for
+PROMOTE_STEP = 5  # a promoted job may bring with it all due jobs of its group
+PROMOTED = 100  # the cost of promoting is given for this many jobs
 DELAY_SECONDS = 86400.0
 REARRANGE_STEP, REARRANGE_PASSES_MAX = 1000, 10_000
 FLOOR_JOBS, FLOOR_TIMES = 20, 10  # jobs of one bare script, and scripts for every call of a measurement
@@ -107,7 +107,7 @@ class Sized:
         busy = QueueRule(name="busy", group_limit=RIVALS, group_order="relaxed")
         await self.backend.declare([self._rule(1), busy])
         await self._add("busy", self._size, group=partial(_group_of, "g", 1))
-        await self._add("ready", STEP, "rare")  # the oldest: whoever looks for them starts at the other end
+        await self._add("ready", STEP, "rare")  # the oldest: searches start at the other end
         await self._add("ready", self._size, "t")
         await self._add("grouped", self._size, group=partial(_group_of, "g", self._size // GROUP_JOBS))
         await self._add("same", self._size, group=partial(_group_of, "g", 1))
@@ -167,7 +167,7 @@ class Sized:
         assert not await self.backend.waking(("grouped", "same"))
 
     async def page(self) -> None:
-        """What lists and screens show: bounded in the jobs it looks at, so a large store's page may be empty."""
+        """What lists and screens show: it examines a bounded number of jobs, so a large store's page may be empty."""
         await self.backend.page(JobQuery(task="rare", limit=STEP))
 
     async def cancel(self) -> None:
@@ -181,7 +181,7 @@ class Sized:
         """Each settles its job of the busy group and claims another one."""
         self._calls += 1
         await asyncio.gather(*(self._swap(n) for n in range(rivals)))
-        # Not each of them: a rival may have come first, and the group has no more slots than rivals.
+        # Not each of them: another worker may have come first, and the group has no more slots than workers.
         assert any(self._swapped[:rivals]), "nothing was claimed"
 
     async def _swap(self, number: int) -> None:
@@ -199,7 +199,7 @@ class Sized:
         self._cancellable = [_id(n) for n in range(self._added - self._times - 1, self._added)]
 
     async def replace_due(self) -> None:
-        """As many come in as will go out, in groups of their own."""
+        """Enqueue as many jobs as will be promoted, in groups of their own."""
         await self._add_due((self._times + RIVALS) * PROMOTE_STEP * GROUP_JOBS)
 
     async def _add_due(self, jobs: int) -> None:
@@ -212,7 +212,7 @@ class Sized:
         return processor_seconds(self._server) if self._server else time.process_time()
 
     async def measure(self, call: Call) -> dict[str, float]:
-        """What one call costs, after one that is not counted; of `promote`, what PROMOTED jobs cost."""
+        """The cost of one call, after one that is not counted; for `promote`, the cost of PROMOTED jobs."""
         if call.before:
             await call.before(self)
         await call.once(self)
@@ -230,7 +230,7 @@ class Sized:
         return {"cpu_us": used / units * 1e6, "call_ms": took / units * 1000}
 
     async def _settle(self) -> None:
-        """No rule is left to be carried out."""
+        """Finish all rearrangements."""
         await self.backend.limit(Override(task="t", limit=None))
         for _ in range(REARRANGE_PASSES_MAX):
             if not await self.backend.rearrange(limit=REARRANGE_STEP):
@@ -238,7 +238,7 @@ class Sized:
         raise Failed(f"a changed rule is not carried out after {REARRANGE_PASSES_MAX:,} passes")
 
     def measure_floor(self, store: str, url: str, text: str) -> dict[str, float]:
-        """What one run of a script or statement costs that changes nothing, on the store's own data."""
+        """The cost of one run of a script or statement that changes nothing, on the store's own data."""
         times = self._times * FLOOR_TIMES
         chosen = [[_id(random.randrange(self._added)) for _ in range(FLOOR_JOBS)] for _ in range(times + 1)]
         with RUNS[store](url, text) as run:

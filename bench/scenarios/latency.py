@@ -17,7 +17,7 @@ WAIT_SECONDS_MAX = 30.0
 
 
 def delays(one: Turn, jobs: int) -> list[float]:
-    """Of so many timed jobs, as soon as all of them have begun."""
+    """The delays of this many timed jobs, once all of them have begun."""
     path, deadline = one.folder / "delays", time.monotonic() + WAIT_SECONDS_MAX
     while True:
         found = path.read_text().splitlines() if path.exists() else []

@@ -1,7 +1,7 @@
-"""What an exchange of 100 costs PostgreSQL's server, and what each promise adds to it. One statement, layer by layer.
+"""What an exchange of 100 costs the PostgreSQL server, and what each guarantee adds. One statement, layer by layer.
 
-From the bare store's statement, whose finished jobs are gone, to ours. The layers in between are our own table with a
-statement of a few lines: no groups, limits, repeated calls or rivals, so none of them could be used.
+From the bare store's statement, which deletes finished jobs, to ours. The layers in between use our own table with a
+statement of a few lines, without groups, limits, repeated calls or concurrency, so none of them is usable in practice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEPT = f"""
 WITH done AS (UPDATE jobs SET state = 2, prune_at = now() + interval '1 day'
               FROM unnest(%s::bigint[]) AS held (id) WHERE jobs.id = held.id) {LEASE}
 """  # noqa: S608
-# On our own table; {answer} is what comes back of a lease.
+# On our own table; {answer} is what is returned of a lease.
 OURS = """
 WITH done AS (
     UPDATE holdfast.jobs j SET state = 'succeeded', attempts = j.attempts + 1, finished_at = 1, prune_at = 86400,

@@ -1,9 +1,9 @@
-"""What does it cost to look at a large store? Lists, counts and groupings, in stores of growing size.
+"""What does it cost to inspect a large store? Lists, counts and groupings, in stores of growing size.
 
-Straight on the backend, without a worker. Each size has a store of its own (on Redis a server), never analysed. Its
+Calls the backend directly, without a worker. Each size has a store of its own (on Redis a server), never analysed. Its
 oldest jobs are the ones that are hardest to find: a rare task, dead jobs, delayed ones. Four of ten others have
-succeeded, the rest is ready. A call may take 0.4 s of processor time, of the store and this process together, and shall
-not take more because more is stored.
+succeeded, the rest is ready. A call may take 0.4 s of processor time, of the store and this process together, however
+much is stored.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Listed:
         return time.process_time() + (processor_seconds(self._server) if self._server else 0.0)
 
     async def measure(self, call: Call) -> dict[str, float]:
-        """What one call costs, after one that is not counted."""
+        """The cost of one call, after one that is not counted."""
         await call(self)
         used, began = self._used(), time.perf_counter()
         for _ in range(self._times):

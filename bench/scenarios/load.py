@@ -1,5 +1,5 @@
-"""Producer and worker at once, at half of what the slots can do: jobs of 20 ms, 500 a second, for ten minutes or as
-long as --seconds says.
+"""Producer and worker at once, at half of what the slots can do: jobs of 20 ms, 500 a second, for ten minutes or
+--seconds.
 
 A worker with 20 slots could start 1,000 such jobs a second. The figure is the time from the call of enqueue to the
 start of the handler.

@@ -1,4 +1,4 @@
-"""Jobs that do nothing, worked off as fast as it goes, and what each cost the store and the machine."""
+"""Jobs that do nothing, run as fast as possible, and what each cost the store and the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..places import STORES
 from ..scenario import Case, Scenario, Setting
 
 ONE_SHARD = ", 1 shard"
-FLOOR_FACTOR = 2  # the floor is so fast that it needs more jobs to be measured
+FLOOR_FACTOR = 2  # the floor is so fast that measuring it takes more jobs
 
 
 def measured(setting: Setting, contender: Contender, jobs: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""Where the time of a job goes in `holdfast work`: while an exchange with the store is under way, and between two.
+"""Where the time of a job goes in `holdfast work`: during exchanges with the store, and between them.
 
-Where jobs are many, the runner works while an exchange is under way; what is left between two is time in which the
-store stands still. One hot group, and a single job on an idle worker, show the steps one after the other.
+If there are many jobs, the runner works during an exchange; the time between two exchanges is time in which the store
+is idle. One hot group, and a single job on an idle worker, show the steps one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .latency import GAP_MS, JOBS, JOBS_QUICK, WAIT_SECONDS_MAX
 RULED = (
     "none",
     "round-100",
-)  # shapes measured again where another task has a rule, so that a claim has more to look at
+)  # shapes measured again with a rule on another task, so that a claim has more to check
 Moments = dict[str, dict[str, float]]  # by the job's id
 
 
@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
 
 
 def exchanges(one: Turn) -> list[Exchange]:
-    """Those that settled or brought anything. Ends the worker, which tells them then."""
+    """The exchanges that settled or claimed anything. Ends the worker, which writes them at its end."""
     one.end()
     path = one.folder / "exchanges"
     if not path.exists():
@@ -43,7 +43,7 @@ def exchanges(one: Turn) -> list[Exchange]:
 
 
 def split(noted: list[Exchange]) -> dict[str, float]:
-    """Microseconds a job during and between exchanges, from the first that settled jobs to the last."""
+    """Microseconds per job during and between exchanges, from the first that settled jobs to the last."""
     first, *rest = [one for one in noted if one.settled]
     jobs = sum(one.settled for one in rest)
     if not jobs:
@@ -61,7 +61,7 @@ def worked(setting: Setting, shape: str, jobs: int, **settings: str) -> dict[str
 
 
 def tripped(setting: Setting, jobs: int, **settings: str) -> dict[str, float]:
-    """The bare store: a job that goes and one that is leased in one durable trip, and nothing else."""
+    """The bare store: one durable round trip that deletes a job and leases the next, and nothing else."""
     contender = floor(setting.store, BARE_BATCH="1", **settings)
     with setting.place.area() as area, turn(contender, area) as one:
         figures = drained(one, jobs)
@@ -85,7 +85,7 @@ def _moments(one: Turn, jobs: int) -> Moments:
 
 
 def steps(noted: list[Exchange], moments: Moments) -> dict[str, float]:
-    """The medians of a job's steps. The worker may hear of a job before its enqueue has returned."""
+    """The medians of a job's steps. The worker may learn of a job before its enqueue has returned."""
     leased = {job: one for one in noted for job in one.leased}
     rows = [(leased[job], at["called"], at["returned"], at["started"]) for job, at in moments.items()]
     return {
@@ -109,7 +109,7 @@ def stepped(setting: Setting) -> dict[str, float]:
 
 
 def bare_steps(setting: Setting, jobs: int) -> dict[str, float]:
-    """What the store alone takes for both writes: one enqueue, and one trip."""
+    """The time of the store alone for both writes: one enqueue, and one round trip."""
     with setting.place.area() as area, turn(floor(setting.store, BARE_BATCH="1"), area) as one:
         enqueue = 1e6 / one.call("one", jobs)
     trip = tripped(setting, jobs)["us"]

@@ -1,8 +1,8 @@
 """Jobs that do something: compute, block, await, carry large arguments, fail; and no-op jobs, also over 1,000 queues.
 
-Every contender as its documentation starts it first, and with the settings that fit the row. Where the handler and not
-the queue can be the limit, its limit is measured in the same rounds: the handler alone, called by as many processes,
-threads or coroutines. For jobs that do nothing it is the bare store.
+Every contender runs as its documentation first starts it, and with the settings that fit the row. Where the handler
+rather than the queue can be the limit, the limit is measured in the same rounds: the handler alone, called by as many
+processes, threads or coroutines. For jobs that do nothing the limit is the bare store.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..table import DEFAULTS
 
 SECONDS, SECONDS_QUICK = 3.0, 1.0
 WARM_SECONDS = 0.5
-NOOP_PER_SECOND = 20_000  # more than we do in a second here: how many jobs are enqueued depends on it
+NOOP_PER_SECOND = 20_000  # more than we run in a second here: determines how many jobs are enqueued
 AWAITING = ("arq", "saq", "taskiq", "procrastinate", "pgqueuer", "bullmq")
 THREADED = ("celery", "dramatiq", "huey", *AWAITING)
 ALL = ("rq", *THREADED)
 ALL_PYTHON = tuple(name for name in ALL if PEERS[name].language == "python")
-MANY_QUEUES = ("celery", "dramatiq", "rq", "procrastinate", "pgqueuer", "bullmq")  # one worker serves many of theirs
-ONE_PROCESS = ("rq", "arq", "saq", "procrastinate", "pgqueuer")  # two processes are two of their workers
+MANY_QUEUES = ("celery", "dramatiq", "rq", "procrastinate", "pgqueuer", "bullmq")  # one of their workers can serve many
+ONE_PROCESS = ("rq", "arq", "saq", "procrastinate", "pgqueuer")  # two processes means two of their workers
 QUEUES = 1000
 
 
@@ -34,16 +34,16 @@ class Row(NamedTuple):
     """One kind of jobs, with the settings that fit it."""
 
     name: str
-    per_second: int  # a rate that nobody reaches
-    by: tuple[str, ...]  # who can do it at all
+    per_second: int  # a rate that no contender reaches
+    by: tuple[str, ...]  # the contenders that can do it at all
     handler: str = ""
     slots: str = "400"  # of ours
     runners: str = "1"
-    settings: Mapping[str, str] = {}  # of everybody
-    peers: Mapping[str, str] = {}  # of peers, beside their own for no-op jobs
+    settings: Mapping[str, str] = {}  # of all contenders
+    peers: Mapping[str, str] = {}  # of peers, in addition to their own for no-op jobs
     limit: Mapping[str, str] | None = None  # the handler's; None: that of the store
-    defaults: bool = False  # also as everybody is installed
-    slots_installed: Mapping[str, str] | None = None  # what a runner of ours has then: the limit of these rows
+    defaults: bool = False  # also measure all contenders as installed
+    slots_installed: Mapping[str, str] | None = None  # what our runner has then: for the limit of these rows
     bare: int = 5  # times as many jobs for the bare store
 
 
@@ -106,7 +106,7 @@ def at_defaults(setting: Setting, row: Row) -> Iterator[Contender]:
 
 
 def jobs_for(row: Row, contender: Contender, seconds: float) -> int:
-    """Enough to keep it busy, and no more than it enqueues in bearable time."""
+    """Enough jobs to keep it busy, but no more than it can enqueue in acceptable time."""
     rate = min(row.per_second, NOOP_PER_SECOND * contender.share)
     return max(200, int(rate * (WARM_SECONDS + seconds)))
 

@@ -1,4 +1,4 @@
-"""One to eight workers of one runner on one store: on few cores this shows what they cost each other."""
+"""One to eight workers with one runner each on one store: on few cores this shows what they cost each other."""
 
 from __future__ import annotations
 

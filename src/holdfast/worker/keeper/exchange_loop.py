@@ -52,13 +52,13 @@ OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is 
 CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
 CLAIM_AHEAD_MIN = 200  # … and this many together with jobs claimed ahead, which run while the next claim is made
 SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
-AHEAD_LEFT_SECONDS = 0.0075  # make the next exchange while the runners' jobs last for this, and three times its length
-AHEAD_PACE_SECONDS = 0.02  # at most between exchanges while the runners have jobs that were claimed ahead
+AHEAD_LEFT_SECONDS = 0.0075  # exchange again this long before a slot becomes free; or three exchanges, if longer
+AHEAD_PACE_SECONDS = 0.02  # longest pause between exchanges while the runners have jobs claimed ahead
 SENDING_PACE_SECONDS = 0.01  # … while they have yet to read large ones
 AHEAD_AFTER_RATE_SECONDS = 1.0  # claim nothing ahead for this long after a rate held a claim back
 AHEAD_AFTER_MARKED_SECONDS = 60.0  # … after a claim brought a job that must run at most once
-EXCHANGES_AVERAGED = 16  # how long an exchange takes is a mean over about this many
-EXCHANGE_SECONDS_MAX = 0.05  # … in which none counts for more than this: it was repeated, or the store was away
+EXCHANGES_AVERAGED = 16  # the duration of an exchange is averaged over about this many
+EXCHANGE_SECONDS_MAX = 0.05  # … and none counts for more than this: a longer one was repeated, or the store was down
 UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
 
@@ -122,7 +122,7 @@ class ExchangeLoop:
         self._doubtful: set[str] = set()  # tokens of outcomes that an abandoned call may already have settled
         self._with_jobs = ExchangeWithJobs(store.backend, runners, self._doubtful)
         self._early, self._quiet_until = 0, 0.0  # until then the store, or part of it, hands out no jobs
-        self._unconfirmed: list[Settlement] = []  # leases that are over: by their handlers' own transactions?
+        self._unconfirmed: list[Settlement] = []  # lost, or settled by their handlers' own transactions: to be read
         self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
         self._wakeup_claims = claims_on_wakeup(store.backend, signals.wake)
@@ -152,7 +152,7 @@ class ExchangeLoop:
                             signals.closing = True
                         continue
                 if drained is not None and self._runners.gathered.by_task and self.free() and not signals.claim_due:
-                    self._batches.start_all()  # no others come
+                    self._batches.start_all()  # no further jobs will come to fill them
             except Abandoned:
                 return
             await self.idle()
@@ -224,7 +224,7 @@ class ExchangeLoop:
         left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
         if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
             self._signals.slot_free.clear()
-            await self._set_within(pause, self._signals.slot_free)  # not by each outcome: that would cost as much
+            await self._set_within(pause, self._signals.slot_free)  # a single outcome must not end it
             self._take_in_ended()
         while runners.sending() and (pause := began + SENDING_PACE_SECONDS - steady()) > 0:
             self._signals.wake.clear()
@@ -249,8 +249,8 @@ class ExchangeLoop:
         return self._runners.room(max(0, self._ledger.spare(self._runners.queued())))
 
     def _ahead(self, now: int) -> int:
-        """How many more a claim may bring: they wait in the runners for the slots of short jobs. They come along with
-        exchanges that are made anyway, and never if fewer slots are to be used than are."""
+        """How many more jobs a claim may return, to wait in the runners until short jobs free their slots. Only
+        exchanges that are made anyway claim them, and never while more slots are in use than there should be."""
         if self._signals.closing or self._signals.paused or self._renewal.fenced:
             return 0
         if self._ledger.spare(self._runners.queued()) < 0 or self._store.clock.steady() < self._ahead_from:
@@ -266,7 +266,7 @@ class ExchangeLoop:
         on_wakeup: bool = False,
     ) -> bool:
         """Settle, release and claim in one call: `now` jobs to start at once, and `ahead` more. Return whether it
-        brought leases. `on_wakeup`: only claim, and not before there may be work."""
+        brought leases. `on_wakeup`: only claim, once there may be work."""
         most = now + ahead
         self._exchanged_at = self._store.clock.steady()
         if self._reports.pending or self._report_writer.writing:
@@ -328,8 +328,8 @@ class ExchangeLoop:
         return bool(answer.leases)
 
     def _caps(self, now: int = 0, ahead: int = 0) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """How many more jobs this worker takes of the queues and tasks that it caps, and of those with a limit or rate:
-        they are not claimed ahead."""
+        """How many more jobs this worker may take of each queue and task that it caps, and of those with a limit or
+        rate, whose jobs are not claimed ahead."""
         caps = self._ledger.free_by_queue(), self._ledger.free_by_task()
         by_queue, by_task = self._batches.widened(*caps) if self._runners.batches.by_task else caps
         if ahead:
@@ -394,7 +394,7 @@ class ExchangeLoop:
                 self._listening.cancel()
                 self._listening = None
             return answer, request
-        if self._signals.closing:  # it holds nothing, and what that call may still lease goes back when it retires
+        if self._signals.closing:  # it holds no lease, and retiring releases any that this call may still take
             return Exchanged(), request
         return await self._until_answered([], [], replace(request, most=min(request.most, self.free())))
 
@@ -506,7 +506,7 @@ class ExchangeLoop:
         unheard = self._unheard
         try:
             done = await committed(self._store, unconfirmed, self._ledger.leases)
-        except HoldfastError:  # they are answered LOST again, and read again: a success must not pass for a loss
+        except HoldfastError:  # they will be LOST again and read again: a success must not be taken for a loss
             self._take_back(unconfirmed, ())
             self._unheard = True
             return
@@ -541,7 +541,7 @@ class ExchangeLoop:
             arrived = self._store.clock.steady()
             started = await self._start_received(leases)
             if started:
-                self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # afterwards: jobs do not wait
+                self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # last: no job waits for it
 
     async def _start_received(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Start what arrived, as far as it may start. Return it without what this worker's caps exclude."""
@@ -597,7 +597,7 @@ class ExchangeLoop:
         for lease in leases:
             left = free.get(lease.task)
             if lease.chained and dropped:
-                excess.append(Release(id=lease.id, token=lease.token))  # it must not go before the one before it
+                excess.append(Release(id=lease.id, token=lease.token))  # it must not run before its predecessor
                 continue
             dropped = left is not None and left <= 0
             if left is None or left > 0:
@@ -617,7 +617,7 @@ class ExchangeLoop:
     def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
         if leases:
             self._runners.start(leases, len(leases) if now is None else now)
-            self._job_log.started(leases)  # afterwards: a line takes as long as the way to the runner
+            self._job_log.started(leases)  # afterwards: writing a line takes as long as sending a job to the runner
 
     def _start_batch(self, leases: list[Lease]) -> None:
         """A batch is full, or its time is up."""
@@ -639,7 +639,7 @@ class ExchangeLoop:
     async def idle(self) -> None:
         """Wait until a handler ends or the store may have work."""
         if not self._signals.claim_due and self.free() and self._listening is None:
-            # It looks for work as soon as it would hear of more, which catches what came after the last claim.
+            # The wait begins with a check for work, which finds jobs that arrived after the last claim.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
         if self._wakeup_claims is None:
             await self._signals.wake.wait()
@@ -652,8 +652,8 @@ class ExchangeLoop:
         early = await self._hinted()
         while early is None and self.free():
             self._early = 0
-            if not self._is_ahead():  # else the claim is carried out by now, hint or not
-                self._signals.claim_again()  # in case a hint was lost; it goes on listening, so one claim is enough
+            if not self._is_ahead():  # else the claim that was sent ahead is carried out now, hint or not
+                self._signals.claim_again()  # in case a hint was lost; it keeps listening, so one claim is enough
             early = await self._hinted()
         if not early:
             self._early = 0

@@ -344,12 +344,12 @@ class Ledger:
         return bool(self.settlements or self.releases)
 
     def spare(self, queued: int) -> int:
-        """Slots that are free, if `queued` of the jobs wait for one; below 0: more are taken than should be."""
+        """Free slots, if `queued` of the held jobs wait for one; negative if more are in use than there should be."""
         return self.slots - self.units + queued
 
     @property
     def units(self) -> int:
-        """How many slots what is busy takes or waits for: a chain takes one, and so does a batch."""
+        """How many slots the busy leases take or wait for: a chain takes one, and so does a batch."""
         return len(self.busy) - self.chains.behind - self.together.behind
 
     def free_by_queue(self) -> Mapping[str, int]:
@@ -433,7 +433,7 @@ class Ledger:
     def lose_all(self, settling: Container[str]) -> list[Lease]:
         """The worker's row is gone and every lease with it. Return the leases it had.
 
-        Leases that handlers settle in their own transactions are kept until it has been read whether they did.
+        Leases that handlers settle in their own transactions are kept until their jobs have been read.
         """
         self.settlements = [one for one in self.settlements if one.token in settling]
         kept = {one.token: self.leases[one.token] for one in self.settlements if one.token in self.leases}

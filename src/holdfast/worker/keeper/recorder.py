@@ -36,7 +36,7 @@ class Recorder:
         self._journal, self._keep = signals.journal, options.history_minutes
         self._journal.on = options.history
         self._number = 0
-        self._unsent: Recording | None = None  # sent without a reply: repeated as it was
+        self._unsent: Recording | None = None  # sent without a reply: repeated unchanged
         self._prune_at = 0.0
 
     async def record_forever(self) -> None:

@@ -439,7 +439,7 @@ class Runners(ABC):
         return 0
 
     def ahead(self, now: int) -> int:
-        """How many jobs a claim may return beyond the `now` that can start immediately: they soon can."""
+        """How many jobs a claim may return beyond the `now` that can start immediately: slots will soon be free."""
         return 0
 
     def lasts(self) -> float:

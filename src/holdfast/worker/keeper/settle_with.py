@@ -54,8 +54,8 @@ async def committed(store: StoreClient, ends: Sequence[Settlement], leases: Mapp
 
 
 def unreleased(release: Release) -> Settlement:
-    """The end of an attempt that was interrupted after it settled its job itself, and whose lease is over: if that was
-    not committed, somebody else has the job, and this changes nothing."""
+    """The settlement of an interrupted attempt whose handler had settled its job itself and whose lease is over. If
+    that transaction was not committed, another worker has the job, and this changes nothing."""
     return Settlement(id=release.id, token=release.token, ending=Ending.SNOOZED)
 
 

@@ -179,12 +179,12 @@ class Halves:
     """Whether a worker's jobs begin and end together."""
 
     def __init__(self) -> None:
-        self._held = 0  # slots taken since the latest claim that brought jobs, unless it could have brought more
+        self._held = 0  # slots taken after the latest claim that returned jobs; 0 if there may have been more jobs
         self._answered_at = 0.0
         self.halving = False  # whether the next claim brings only half of the jobs
 
     def claimed(self, number: int, taken: int, now: float, *, full: bool) -> None:
-        """A claim brought so many jobs, beside those that take slots already. `full`: as many as it was to bring."""
+        """A claim returned `number` jobs while `taken` slots were taken. `full`: it returned as many as requested."""
         self._answered_at = now
         if number:
             self._held = 0 if full else number + taken

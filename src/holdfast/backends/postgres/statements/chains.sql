@@ -6,7 +6,7 @@
 -- session has locked, for example to edit it, ends its chain: the rows behind it must not overtake it.
 
 -- :: fragment like_front(j)
--- Whether a job may be in a chain, as far as it shows itself.
+-- Whether a job may be in a chain, as far as its own row tells.
 NOT @j.suspect AND @j.max_stalls > 0
 
 -- :: fragment ordinal(j)

@@ -31,7 +31,7 @@ ORDER BY rank DESC, turn, seq
 
 -- :: fragment carried(bytes)
 -- The arguments of a job j, if those of all jobs taken with it are few bytes. Every variable and result on the way out
--- of here copies them, which costs more than to look the jobs up once more: see bodies in exchange.sql.
+-- of here copies them, which costs more than looking the jobs up once more: see bodies in exchange.sql.
 CASE WHEN (@bytes) <= 65536 THEN j.args END
 
 -- :: function_bytes_of

@@ -1,4 +1,5 @@
--- dependencies: jobs that wait for others (R83 to R85). Statuses are positions in edges.STATUSES: 0 open, 1 failed, 2 met.
+-- dependencies: jobs that wait for others (R83 to R85). Statuses are positions in dependencies.STATUSES: 0 open,
+-- 1 failed, 2 met.
 
 -- == linked: store new jobs, some of which wait for others, and their edges, in one step.
 -- Takes the jobs as enqueue does, those with parents due in the year 3000, and for each of these its place in the call,
@@ -189,7 +190,7 @@ SELECT child, pending, failed FROM holdfast.dependents ORDER BY child
 SELECT parent FROM holdfast.propagating ORDER BY parent
 
 -- :: carry
--- Edges of another store; those that may be out of line are propagated when the store is open.
+-- Edges of another store; those that may be out of date are propagated once the store is open.
 WITH shipped AS (
     SELECT r.*, CASE r.status WHEN 'open' THEN 0 WHEN 'failed' THEN 1 ELSE 2 END AS number
     FROM jsonb_to_recordset(%(edges)s::jsonb) AS r(parent text, child text, status text, on_parent_failure text,

@@ -38,7 +38,7 @@ IF request IS NOT NULL THEN
 END IF;
 
 -- :: fragment find_conditions
--- What is rarely so, and whether this call may claim.
+-- Reads the rare conditions, and whether this call may claim.
 SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
        EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
        EXISTS (SELECT FROM holdfast.rearranging),

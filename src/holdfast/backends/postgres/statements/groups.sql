@@ -1,13 +1,13 @@
 -- groups: which jobs of a group are ready, and how many may be.
 
--- == refill: make as many waiting jobs of a group ready as it has room for. The general path; `swap` below and `follow`
--- in claim.sql are its fast paths. A group's occupancy is counted from its jobs' states: there is no counter to drift.
+-- == refill: make as many waiting jobs of a group ready as it has room for. The general path; `swap` below and follow.sql
+-- are its fast paths. A group's occupancy is counted from its jobs' states: there is no counter to drift.
 -- Concurrency: a group is locked first, then read in a later statement with its own snapshot (READ COMMITTED). Groups
 -- are locked by advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and
 -- never more than 1024 entries in the server's lock table.
 -- Lock order everywhere: rules, promote, entries, a worker's row and its calls, flows, keys, groups, jobs, letters, rows
 -- of flows. Of two jobs, the one that is settled comes before the dead one that has its dead letter (lock_holder in
--- operate.sql). Sweeps skip what is locked, and promote, which comes from the letter to its job, waits 20 ms at most.
+-- letters.sql). Sweeps skip what is locked; promote, which locks a letter before its job, waits 20 ms at most.
 
 -- :: call
 SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text

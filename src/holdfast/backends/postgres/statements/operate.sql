@@ -128,7 +128,7 @@ rank = holdfast.rank_of(queue, priority), due_at = at,
 turn = CASE WHEN grp IS NULL THEN holdfast.turn_of(nextval('holdfast.ticks'), queue, priority) END
 
 -- :: fragment fresh
--- What a job that comes back forgets of its former life.
+-- The columns that a revived job resets.
 attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, expires_at = NULL, finished_at = NULL,
 prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false, progress = NULL,
 progress_text = NULL, holds_key = key IS NOT NULL

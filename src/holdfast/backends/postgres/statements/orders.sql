@@ -75,7 +75,7 @@ BEGIN
 END $$
 
 -- == weighted: the turn of a job of a group with a weight: formulas.ahead, formulas.weighted.
--- Concurrency: it reads the line as it was when the statement began; rivals may shift it by a place.
+-- Concurrency: it reads the lane as it was when the statement began; concurrent calls may shift it by a place.
 
 -- :: fragment in_line(r)
 -- The ready jobs of the queue's groups with this rank.

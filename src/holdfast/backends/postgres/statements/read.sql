@@ -30,8 +30,8 @@ $$
 SELECT holdfast.job_record(j)::text FROM holdfast.jobs j
 
 -- :: scan
--- Jobs that meet the conditions, newest first, of those that the walk has; and how many they are without the bound in
--- bytes. What exceeds it is not read: a job is looked up anew once it is known that it is wanted.
+-- Jobs of the walk that meet the conditions, newest first, and how many there are without the bound in bytes. Jobs
+-- beyond that bound are not read: a job's record is looked up only once it is known to be needed.
 SELECT r.record, t.met FROM (
     SELECT s.seq, s.due_at, sum(s.size) OVER (ORDER BY <order>) - s.size AS sooner, count(*) OVER () AS met FROM (
         SELECT w.seq, w.due_at, octet_length(w.args) + coalesce(octet_length(w.value), 0)
@@ -41,11 +41,11 @@ CROSS JOIN LATERAL (SELECT <record>::text AS record FROM holdfast.jobs j WHERE j
 WHERE t.sooner < %(bytes)s ORDER BY <order>
 
 -- :: tally
--- How many meet the conditions, and how many were looked at, by name.
+-- How many jobs meet the conditions, and how many were examined, by name.
 SELECT <by>, count(*) FILTER (WHERE <where>), count(*) FROM (<walk>) w GROUP BY 1
 
 -- :: scanned
--- How many the walk has, down to where it came, and the last one.
+-- How many jobs the walk has, down to the position it reached, and the last of them.
 SELECT count(*), min(w.seq) FROM (<walk>) w WHERE w.seq >= %(down_to)s
 
 -- :: whole
@@ -80,7 +80,7 @@ CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.seq = c.seq OFFSET 0) 
 SELECT seq FROM holdfast.ids WHERE id >= %(low)s AND id < %(high)s LIMIT %(most)s
 
 -- :: seqs_by_end
--- Through all ids, if they are no more than that; the last row tells how many there are.
+-- Reads all ids if there are no more than `rows`; the last row is how many there are, up to that number.
 (SELECT i.seq FROM (SELECT id, seq FROM holdfast.ids LIMIT %(rows)s) i
  WHERE right(i.id, %(length)s) = %(end)s LIMIT %(most)s)
 UNION ALL
@@ -177,7 +177,7 @@ SELECT j.id, CASE WHEN j.state IN ('succeeded', 'cancelled', 'dead') THEN holdfa
 FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = ANY (%(ids)s::text[])
 
 -- :: oldest_ready
--- Exact up to 10,000 ready jobs of a queue; beyond, that of the first ones in the order of the index.
+-- Exact up to 10,000 ready jobs of a queue; beyond that, the oldest of the first 10,000 in index order.
 SELECT q.queue, (SELECT min(r.due_at) FROM (
     SELECT j.due_at FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.queue LIMIT 10000) r)
 FROM unnest(%(queues)s::text[]) AS q(queue)
