@@ -143,14 +143,19 @@ class CronEntryNotFound(HoldfastError, LookupError):
         )
 
 
+def command_of(verb: str) -> str:
+    """A verb as people read it, in messages and on the command line: run-now, not run_now."""
+    return verb.replace("_", "-")
+
+
 class StateConflict(HoldfastError):
     """The job's state forbids the verb; nothing was changed."""
 
     def __init__(self, job_id: str, verb: str, state: str, advice: str = "", live_id: str | None = None) -> None:
         self.job_id, self.verb, self.state, self.live_id = job_id, verb, state, live_id
-        text = f"cannot {verb} job {job_id}: it is {state}."
+        text = f"cannot {command_of(verb)} job {job_id}: it is {state}."
         if live_id is not None:
-            text = f"cannot {verb} job {job_id}: its key is held by job {live_id}."
+            text = f"cannot {command_of(verb)} job {job_id}: its key is held by job {live_id}."
         super().__init__(f"{text} {advice}".rstrip())
 
 
@@ -243,7 +248,7 @@ class OutcomeUnknown(HoldfastError):
     def __init__(self, verb: str, advice: str = "") -> None:
         self.verb = verb
         advice = advice or _REPEATED.get(verb, "Repeat the same call: it takes effect at most once.")
-        super().__init__(f"no reply to {verb}: it may or may not have taken effect. {advice}")
+        super().__init__(f"no reply to {command_of(verb)}: it may or may not have taken effect. {advice}")
 
 
 class WorkerSilent(HoldfastError, TimeoutError):

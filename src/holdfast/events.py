@@ -7,7 +7,7 @@ logged and has no other effect, and nothing depends on an event. An event is bui
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from . import logs
 from .errors import ConfigurationError
 from .lazy import import_lazily
-from .lifecycle import Ending, Failure, Settlement
+from .lifecycle import Ending, Failure, Settlement, State
 from .records import EVENT_BYTES_MAX
 from .rollups import KeptEvent
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
     import difflib
 
-    from .records import Lease
+    from .records import Lease, Recovered
 else:
     import_lazily(globals(), "asyncio", "difflib")
 
@@ -332,6 +332,23 @@ def of_settlement(lease: Lease, settlement: Settlement, worker: str) -> list[Eve
         seen.append(Dead(**facts, reason=settlement.reason or "", error=error))
     elif ending is Ending.CANCELLED:
         seen.append(Cancelled(**facts))
+    return seen
+
+
+def of_recovered(ends: Iterable[Recovered], worker: str) -> list[Event]:
+    """The events of stalled leases that this worker recovered; worker "" is an operator."""
+    seen: list[Event] = []
+    for end in ends:
+        if not end.counted:
+            continue
+        facts: dict[str, Any] = {"job_id": end.id, "task": end.task, "queue": end.queue, "group": end.group}
+        facts["worker"], state = worker, end.state.value
+        stalled = Stalled(**facts, holder=end.worker, stalls=end.stalls, shared_stalls=end.shared_stalls, state=state)
+        seen.append(stalled)
+        if end.state is State.DEAD:
+            seen.append(Dead(**facts, reason="stalled"))
+        elif end.state is State.CANCELLED:
+            seen.append(Cancelled(**facts))
     return seen
 
 

@@ -51,6 +51,7 @@ from .lifecycle import Ending, Failure, Settlement
 from .options import TaskOptions, WorkerOptions
 from .records import Answer, ClaimRequest, Exchanged, Held, Lease, Release, SettlementWithJobs
 from .store_thread import forbid_running_loop
+from .worker.keeper.crashes import crash_events
 from .worker.keeper.identity import new_worker
 from .worker.keeper.runners import Journal
 from .worker.keeper.settle_with import settle_with, succeeded_under
@@ -251,17 +252,26 @@ class Pull:
         stalls = [end for end in ends if isinstance(end, Settlement)]
         try:
             if stalls:
-                await self._exchange(stalls, [])
+                answer, _ = await self._exchange(stalls, [])
+                self._count_stalls(stalls, answer.answers)
             await self._store.call("retire", backend.retire(self._worker.id))
             await self._record()
         except HoldfastError as error:
             logs.retire_failed(self._worker.id, error)
         self._held.clear()
 
+    def _count_stalls(self, stalls: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        for end, answer in zip(stalls, answers, strict=False):
+            if answer is Answer.OK and (job := self._held.get(end.token)) is not None:
+                self._journal.ended(job._lease, end, self._clock.steady())
+                self._journal.seen(*crash_events(job._lease, end, self._worker.id))
+
     async def _claim(self, backend: Backend, until: float) -> None:
         queues, poll = self._worker.queues, self._options.poll_every
         while True:
             answer, _ = await self._exchange([], [], self._options.slots)
+            self._journal.recovered(answer.recovered)
+            self._journal.seen(*events.of_recovered(answer.recovered, self._worker.id))
             if not answer.known:  # its row was recovered: the store or this program was stopped for a whole lease
                 self._renewed, self._call, self._seen_call = self._clock.steady(), 0, 0
                 await backend.register(self._worker)
@@ -290,7 +300,8 @@ class Pull:
                 self._held.pop(ref.token, None)
         kept = [lease for lease in leases if lease.token in self._held]
         if kept:
-            self._journal.leased(kept, self._worker.id, self._clock.steady())
+            self._journal.arrived(kept[0], self._clock.steady())
+            self._journal.started(kept, self._worker.id)
 
     # ------------------------------------------------------------------ renewing
 

@@ -5,19 +5,19 @@ Inherited by `Operator`; each method has an `a…` twin for async code. Reads on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import logs
 from .clock import to_seconds
 from .errors import ConfigurationError, HoldfastError
-from .events import Event, kept
+from .events import Event, kept, of_recovered
 from .job import Job
 from .names import check_name, check_text
 from .options import Duration
-from .records import BY_CHARS_MAX, JobQuery
-from .rollups import Recording, Span
+from .records import BY_CHARS_MAX, JobQuery, Recovered
+from .rollups import Recording, Rollup, Span, merged, recovered_as
 from .store_thread import StoreHandle, forbid_running_loop
 
 if TYPE_CHECKING:
@@ -61,12 +61,22 @@ def _checked_by(by: str, step: str | None) -> None:
         raise ConfigurationError('by="worker" is kept by the minute only. Use step="minute", or leave it out.')
 
 
-async def tell(backend: Backend, event: Event) -> None:
-    """Record an operator's event for `watch`. Best effort: the change itself has been made."""
+async def tell(backend: Backend, *seen: Event, rollups: Sequence[Rollup] = ()) -> None:
+    """Record an operator's events for `watch`, and what ended by it. Best effort: the change itself has been made."""
     try:
-        await backend.record(Recording(events=(kept(event),)))
+        await backend.record(Recording(events=tuple(map(kept, seen)), rollups=tuple(rollups)))
     except HoldfastError as error:
         logs.record_failed(error)
+
+
+async def recover(backend: Backend) -> list[Recovered]:
+    """Recover for an operator, and count the stalls: no worker does."""
+    ends = await backend.recover()
+    stalls = [end for end in ends if end.counted]
+    if stalls:
+        found = [Rollup(outcome=recovered_as(one.state), count=1, queue=one.queue, task=one.task) for one in stalls]
+        await tell(backend, *of_recovered(stalls, ""), rollups=merged(found))
+    return ends
 
 
 class Observer:

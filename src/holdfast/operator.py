@@ -24,7 +24,7 @@ from .job import DeadLetter, Job, JobsFound
 from .lazy import import_lazily
 from .lifecycle import State
 from .names import check_name, check_text
-from .observer import JobOrId, checked_by, job_id, tell
+from .observer import JobOrId, checked_by, job_id, recover, tell
 from .options import COUNT_MAX, Duration, Special, queue_name, said_limit, said_rate, said_weight, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
@@ -419,11 +419,11 @@ class Operator(WorkerCommands):
 
     def recover(self) -> list[Recovered]:
         """End the leases of workers whose deadline has passed, now instead of at the next sweep."""
-        return self._do("recover", lambda backend: backend.recover())
+        return self._do("recover", recover)
 
     async def arecover(self) -> list[Recovered]:
         """Async version of `recover`."""
-        return await self._ado(lambda backend: backend.recover())
+        return await self._ado(recover)
 
     def prune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
         """Remove finished jobs past their retention, or finished longer ago than `older_than`; returns how many."""

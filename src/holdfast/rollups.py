@@ -16,6 +16,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .lifecycle import State
+
 Span = Literal["minute", "hour"]
 OTHER = "(other)"  # the sum of all queues or tasks beyond the number that are counted separately
 
@@ -90,6 +92,11 @@ BOUNDS: tuple[float, ...] = tuple(FIRST_SECONDS * 2.0 ** (n / PER_DOUBLING) for 
 BUCKETS = len(BOUNDS) + 1  # the first holds everything up to a millisecond, the last everything above 12 days
 
 SPAN_SECONDS: dict[Span, float] = {"minute": 60.0, "hour": 3600.0}
+
+
+def recovered_as(state: State) -> str:
+    """The outcome under which a recovered lease is counted: a stall, unless its job ended with it."""
+    return state.value if state in (State.DEAD, State.CANCELLED) else "stalled"
 
 
 def bucket_of(seconds: float) -> int:

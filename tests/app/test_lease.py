@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from holdfast import (
     Snooze,
     State,
 )
+from holdfast.backends.contract import Backend
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import Answer, ClaimRequest, Exchanged, Held
 from holdfast.worker.keeper.identity import new_worker
 
 KINDS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 WITHIN_SECONDS = 60.0
+DYING = {"fatal": 0, "patient": 3}  # task: how many stalls it may have
 
 
 @pytest.fixture(params=KINDS)
@@ -379,6 +382,56 @@ def test_roll_ups_and_history_know_the_attempt(leased_app: Holdfast) -> None:
         leased.succeed()
     assert [(line.name, line.counts) for line in app.stats(by="task").lines] == [("send", {"succeeded": 1})]
     assert [entry.kind for entry in app.history(job)] == ["enqueued", "claimed", "succeeded"]
+
+
+def test_a_death_of_an_at_most_once_job_that_the_block_leaves_is_counted(leased_app: Holdfast) -> None:
+    app = leased_app
+    send(app, "ann", max_stalls=0)
+    with app.lease("mail"):
+        pass
+    assert app.stats(by="task").total.counts == {"dead": 1}
+
+
+def die(app: Holdfast) -> None:
+    """A worker leases two jobs, begins them and is gone at once."""
+
+    async def lease(backend: Backend) -> None:
+        worker = new_worker(lease=0.05, queues=("mail",), slots=2)
+        await backend.register(worker)
+        answer = await backend.claim(ClaimRequest(worker=worker.id, call=1, queues=worker.queues, most=2))
+        assert await backend.begin([Held(one.id, one.token) for one in answer.leases]) == [Answer.OK] * 2
+
+    app._store.call(lease)
+
+
+def test_what_an_operator_recovers_is_counted_once_with_its_events(leased_app: Holdfast) -> None:
+    app = leased_app
+    dead, again = (app.task_by_name(name, queue="mail", max_stalls=most).enqueue() for name, most in DYING.items())
+    die(app)
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while not (found := app.recover()) and time.monotonic() < deadline:
+        assert again.refresh().state is State.RUNNING
+    assert {one.id: one.state for one in found} == {dead.id: State.DEAD, again.id: State.READY}
+    assert app.recover() == []
+    assert {line.name: line.counts for line in app.stats(by="task").lines} == {
+        "fatal": {"dead": 1},
+        "patient": {"stalled": 1},
+    }
+    page = app._store.call(lambda backend: backend.events(0))
+    assert sorted(event.name for event in page.events) == ["dead", "stalled", "stalled"]
+
+
+def test_what_a_lease_recovers_is_counted_once(leased_app: Holdfast) -> None:
+    app = leased_app
+    _, again = (app.task_by_name(name, queue="mail", max_stalls=most).enqueue() for name, most in DYING.items())
+    die(app)
+    with app.lease("mail", wait=WITHIN_SECONDS) as (leased,):
+        assert leased.id == again.id
+        leased.succeed()
+    assert {line.name: line.counts for line in app.stats(by="task").lines} == {
+        "fatal": {"dead": 1},
+        "patient": {"succeeded": 1, "stalled": 1},
+    }
 
 
 def test_wrong_uses_are_refused(memory_app: Holdfast) -> None:

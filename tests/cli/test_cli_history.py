@@ -43,6 +43,10 @@ def test_history_shows_a_jobs_timeline_and_who_acted(shell: Shell) -> None:
     assert "@" in entries[-1]["by"]
     assert shell.json("job", id)["history"] == entries
     assert "claimed" in shell("job", id).stdout
+    shell.job(id="later", delay=500.0)
+    shell("run-now", "later")
+    assert "run-now" in shell("history", "later").stdout
+    assert shell.json("history", "later")["history"][-1]["kind"] == "run_now"
     assert shell.error("history", "nobody", code=3)["code"] == "not_found"
 
 

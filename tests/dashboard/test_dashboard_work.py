@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Job, RetryPolicy, State
+from holdfast.backends.contract import Backend
 from holdfast.dashboard import Access
+from holdfast.records import Answer, ClaimRequest, Held
+from holdfast.worker.keeper.identity import new_worker
 from tests.chaos.scene import until
 from tests.dashboard.shop import Browser, dashboard
 from tests.moving.stage import fresh_url
@@ -100,6 +103,25 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
             "renew_every": 10.0,
             "jobs": [],
         }
+
+    asyncio.run(walk())
+
+
+def test_a_death_that_a_lease_of_a_client_recovers_is_counted_once(mail: Holdfast) -> None:
+    async def die(backend: Backend) -> None:
+        worker = new_worker(lease=0.05, queues=("mail",), slots=1)
+        await backend.register(worker)
+        [lease] = (await backend.claim(ClaimRequest(worker=worker.id, call=1, queues=("mail",), most=1))).leases
+        assert await backend.begin([Held(lease.id, lease.token)]) == [Answer.OK]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(mail))
+        job = await mail.tasks["mail.send"].options(max_stalls=0).aenqueue("ann")
+        await mail._store.acall(die)
+        async with asyncio.timeout(60):
+            while (await job.arefresh()).state is not State.DEAD:
+                assert (await post(visitor, "lease", queues=["mail"], wait=0.05))["jobs"] == []
+        assert {line.name: line.counts for line in (await mail.astats("task")).lines} == {"mail.send": {"dead": 1}}
 
     asyncio.run(walk())
 

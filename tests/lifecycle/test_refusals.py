@@ -17,7 +17,7 @@ OPERATED = (Verb.CANCEL, Verb.BURY, Verb.RUN_NOW, Verb.REVIVE, Verb.RETRY)
 )
 def test_every_refusal_says_what_can_be_done(verb: Verb, state: State) -> None:
     text = str(state_conflict("j", verb, state))
-    assert text.startswith(f"cannot {verb} job j: it is {state}. ") and text.endswith(".")
+    assert text.startswith(f"cannot {verb.replace('_', '-')} job j: it is {state}. ") and text.endswith(".")
 
 
 def test_a_refused_retry_of_a_dead_job_speaks_of_retry() -> None:

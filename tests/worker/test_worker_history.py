@@ -12,9 +12,10 @@ import pytest
 from holdfast import Bury, Holdfast, RetryPolicy, Snooze
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from holdfast.events import Dead, Event, Failed, QueueDrained, Succeeded
-from holdfast.lifecycle import Ending, State
+from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import Lease, Recovered
 from holdfast.rollups import OTHER, Recording, bucket_of
+from holdfast.worker.keeper.meter import Meter
 from holdfast.worker.keeper.runners import CELLS_MAX, COMMON_MAX, EVENTS_MAX, Journal
 
 
@@ -177,7 +178,8 @@ def test_watching_by_query_and_by_name() -> None:
 
 def test_a_journal_counts_times_by_bucket_and_by_the_stores_clock() -> None:
     journal = Journal()
-    journal.leased([lease()], "w", 1000.0)
+    journal.arrived(lease(), 1000.0)
+    journal.started([lease()], "w")
     journal.settled([lease()], Ending.SUCCEEDED, 1000.5)
     recording = journal.take("w", 1)
     assert recording is not None
@@ -224,3 +226,15 @@ def test_stalls_that_this_worker_recovered_are_counted_by_how_they_ended() -> No
     recording = journal.take("w", 1)
     assert recording is not None
     assert {one.outcome: one.count for one in recording.rollups} == {"stalled": 1, "dead": 1}
+
+
+@pytest.mark.parametrize(("stalls", "outcome"), [(0, "stalled"), (2, "stalled"), (3, "dead")])
+def test_a_process_that_dies_once_too_often_is_counted_as_a_death(stalls: int, outcome: str) -> None:
+    journal, meter = Journal(), Meter()
+    journal.meter = meter
+    held = Lease("j", "token", 1, "t", "q", b"{}", stalls=stalls, max_stalls=3, started_at=100.0, due_at=98.0)
+    journal.ended(held, Settlement(id=held.id, token=held.token, ending=Ending.STALLED, alone=True), 0.5)
+    recording = journal.take("w", 1)
+    assert recording is not None
+    assert [(one.outcome, one.count) for one in recording.rollups if one.task] == [(outcome, 1)]
+    assert meter.ended == {("q", "t", outcome): 1} and meter.stalls == {("q", "t"): 1}

@@ -16,7 +16,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import explain
 from holdfast.lifecycle import State
-from holdfast.records import Exchanged, NewJob
+from holdfast.records import Exchanged, JobQuery, NewJob
 from holdfast.worker_status import read
 
 
@@ -88,6 +88,27 @@ async def _shows(store: Backend, worker: str, task: str) -> bool:
         if one.id == worker and view is not None and task in view.unknown:
             return True
     return False
+
+
+async def test_a_job_of_an_unknown_task_is_never_shown_as_started(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="holdfast")
+    store = MemoryBackend()
+    old, new, _, _ = rolling(store)
+    unknown = old.listen("unknown_task")
+    async with old.worker(slots=4, poll_every=0.01):
+        await new.put(new.tasks["fresh"].bind(n=1), new.tasks["both"].bind())
+        await unknown.next()
+        await until(lambda: _succeeded(store, "both"), store)
+    lines = [vars(record) for record in caplog.records if record.name == "holdfast.jobs"]
+    assert [(line["event"], line["task"]) for line in lines] == [("started", "both"), ("succeeded", "both")]
+    kept = [event for event in (await store.events(0)).events if event.name == "started"]
+    assert len(kept) == 1 and b'"both"' in kept[0].body
+    for app in (old, new):
+        await app.close()
+
+
+async def _succeeded(store: Backend, task: str) -> bool:
+    return bool(await store.find(JobQuery(states=(State.SUCCEEDED,), task=task)))
 
 
 async def test_explain_says_who_does_not_know_the_task() -> None:

@@ -467,8 +467,8 @@ class Backend(Reader):
         keep_minutes and keep_hours the call removes older roll-ups, at most ROLLUPS_PER_PRUNE_MAX of each span. It
         touches no job, no worker's row and no rule, and is accepted by a sealed store.
         R67. An attempt is counted by the worker that settled or recovered it. A job that ends without a lease is
-        counted by the store, in the step that ends it, without times: expired by promote or claim, an operator's
-        cancel (cancelled) and bury (dead).
+        counted by the store, in the step that ends it, without times: expired by promote or claim (expired, whether it
+        is buried or dropped), an operator's cancel (cancelled) and bury (dead), a parent's end (dead or cancelled).
         """
 
     # ------------------------------------------------------------------ operating on one job

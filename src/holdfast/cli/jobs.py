@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import command_of
 from ..job import PAGE_MAX, Job, Page
 from ..lifecycle import UNSTARTED, State
 from ..names import nearest
@@ -263,7 +264,7 @@ def show_timeline(session: Session, found: list[HistoryEntry], now: float) -> No
     for entry in found:
         whom = entry.by or entry.worker or ""
         lease = f"fence {entry.fence}" if entry.fence and entry.kind == "claimed" else ""
-        words = [entry.kind, f"by {whom}" if whom else "", lease, entry.text]
+        words = [command_of(entry.kind), f"by {whom}" if whom else "", lease, entry.text]
         session.print.line(f"  {ago(entry.at, now):>8}  {'  '.join(word for word in words if word)}")
 
 

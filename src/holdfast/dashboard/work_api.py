@@ -183,13 +183,15 @@ class Leasing:
         return msgspec.structs.replace(made, host=body.name or "api", pid=0, boot_id="", pid_namespace="")
 
     async def _lease(self, backend: Backend, worker: WorkerRecord, body: LeaseBody) -> list[Lease]:
-        until, call = time.monotonic() + body.wait, 0
+        until, call, journal = time.monotonic() + body.wait, 0, Journal()
         await backend.register(worker)
         try:
             while True:
                 call += 1
                 request = ClaimRequest(worker=worker.id, call=call, queues=worker.queues, most=body.most)
                 answer = await backend.claim(request)
+                journal.recovered(answer.recovered)
+                journal.seen(*events.of_recovered(answer.recovered, worker.id))
                 if answer.sealed is not None:
                     raise StoreSealed(answer.sealed.role, answer.sealed.stage, answer.sealed.other)
                 leases = await self._begun(backend, answer.leases)
@@ -202,11 +204,10 @@ class Leasing:
         except BaseException:
             await backend.retire(worker.id)
             raise
-        if not leases:
+        if leases:
+            journal.started(leases, worker.id)
+        else:
             await backend.retire(worker.id)
-            return []
-        journal = Journal()
-        journal.leased(leases, worker.id, time.monotonic())
         await self._record(backend, journal, worker.id)
         return leases
 

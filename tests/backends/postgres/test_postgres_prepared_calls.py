@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +15,7 @@ from psycopg import AsyncCursor
 
 from holdfast.backends.postgres.connection import Connections
 from holdfast.backends.postgres.prepared_calls import PREPARE_AFTER, PreparedBodies, PreparedCall
+from holdfast.backends.postgres.prepared_calls import answer as results_of
 from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
 
 from ...servers.postgres import Server
@@ -156,6 +159,46 @@ def test_a_connection_that_is_lost_leaves_the_outcome_unknown(server: Server) ->
                 await ask(question, {"ends": True})
 
     asking(server, use)
+
+
+def test_the_socket_of_a_lost_connection_is_left_to_whoever_gets_its_number_next() -> None:
+    """libpq closes the socket when it notices, and another task may open one before the caller's task runs."""
+
+    async def run() -> None:
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        (ours, theirs), (new, peer) = socket.socketpair(), socket.socketpair()
+        number = ours.fileno()
+
+        def rival() -> None:
+            os.dup2(new.fileno(), number)
+            loop.add_reader(number, heard.set)
+
+        class Line:
+            socket = number
+
+            def flush(self) -> int:
+                return 0
+
+            def is_busy(self) -> int:
+                return 1
+
+            def consume_input(self) -> None:
+                ours.close()
+                loop.call_soon(rival)
+                raise psycopg.OperationalError("the server closed the connection")
+
+        theirs.close()
+        with pytest.raises(psycopg.OperationalError, match="closed the connection"):
+            await results_of(Line())
+        peer.send(b"x")
+        async with asyncio.timeout(10):
+            await heard.wait()
+        loop.remove_reader(number)
+        os.close(number)
+        new.close()
+        peer.close()
+
+    asyncio.run(run())
 
 
 def test_a_verb_goes_where_it_was_done_before(server: Server) -> None:

@@ -566,6 +566,37 @@ def test_a_parent_is_deleted_once_no_job_elsewhere_waits_for_it() -> None:
     asyncio.run(whole())
 
 
+@pytest.mark.parametrize("queues", [("mail", "bulk", "bulk"), ("bulk", "mail", "bulk")])
+def test_a_parent_is_not_deleted_while_its_accepted_child_is_still_a_note(queues: tuple[str, str, str]) -> None:
+    """The process that accepted the child dies or pauses at any moment; another one is told to delete the parent."""
+    first, parents, children = queues
+    flow = [
+        NewJob(id="first", task="work", queue=first),
+        NewJob(id="p", task="work", queue=parents),
+        NewJob(id="x", task="work", queue=children, after=("first", "p")),
+    ]
+
+    async def scene(fault: str, at: int) -> int:
+        shelf, _ = await begun()
+        dying, fuse = await opened(shelf, fault, at)
+        await tried(dying.enqueue(flow, now=NOW))
+        other, _ = await opened(shelf)
+        if await other.get("p") is not None:
+            with pytest.raises(StateConflict, match="x"):
+                await other.delete("p", now=NOW)
+            await checked(other, f"{fault} at {at}")
+            child = await other.get("x")
+            assert child is not None and child.state is State.SCHEDULED, f"{fault} at {at}"
+        return fuse.calls
+
+    async def scenes() -> None:
+        for fault in FAULTS:
+            for at in range(await scene("", -1)):
+                await scene(fault, at)
+
+    asyncio.run(scenes())
+
+
 def test_audit_finds_an_edge_to_a_parent_that_is_gone() -> None:
     async def whole() -> None:
         shelf, router = await begun()

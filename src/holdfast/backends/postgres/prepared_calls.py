@@ -159,12 +159,14 @@ async def _results(line: Any, take: Callable[[Any], None]) -> None:
 
     def arrived() -> None:
         if done.done():
-            return  # its task has yet to run
+            return  # given up: its task has yet to run
         try:
             line.consume_input()
             look()
         except Exception as error:
             done.set_exception(error)
+        if done.done():  # if libpq has closed the socket, its number may be another's before the task runs
+            loop.remove_reader(socket)
 
     look()
     if done.done():
@@ -174,7 +176,8 @@ async def _results(line: Any, take: Callable[[Any], None]) -> None:
     try:
         await done
     finally:
-        loop.remove_reader(socket)
+        if done.cancelled():
+            loop.remove_reader(socket)
 
 
 async def _ready(line: Any, *, writing: bool) -> None:

@@ -237,13 +237,18 @@ class EdgeVerbs:
         return tuple(known.values())
 
     async def release(self, shard: str, job_id: str, now: float | None) -> None:
-        """Make children in other shards forget a job to be deleted; StateConflict if one of them waits for it."""
+        """Make children in other shards forget a job to be deleted; StateConflict if one of them waits for it.
+
+        A child that was accepted may still be a note, so notes are delivered first. One whose enqueue has watched this
+        job and not yet stored the child is not seen: then the child finds no parent, which counts as dead.
+        """
         store = await self._stores(shard)
         names = await store.watchers(job_id)
         job = await store.get(job_id) if names else None
         if job is None or job.state is State.RUNNING:
             return
-        for name in names:
+        await self.deliver(now)  # one bounded pass: what other callers add meanwhile must not keep this one here
+        for name in await store.watchers(job_id):
             child = await (await self._stores(name)).let_go(job_id, "waiting", now)
             if child is not None:
                 raise state_conflict(job_id, "delete", job.state, child_id=child)

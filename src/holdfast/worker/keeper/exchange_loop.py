@@ -442,8 +442,7 @@ class ExchangeLoop:
         lost, succeeded = list[Lease](), list[Lease]()
         seen, ran = list[events.Event](), list[float | None]()
         journal = self._signals.journal
-        room, counts = journal.room, journal.counts
-        successes = self._runners.wanted("succeeded")
+        room, counts, successes = journal.room, journal.counts, self._runners.wanted("succeeded")
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
@@ -461,7 +460,7 @@ class ExchangeLoop:
                 else:
                     self._job_log.ended(lease, settlement, ended_at)
                     if counts:
-                        journal.settled([lease], settlement.ending, ended_at)
+                        journal.ended(lease, settlement, ended_at)
                 seen += self._runners.settled(lease, settlement)
                 continue
             if answer is Answer.BUSY:
@@ -538,13 +537,11 @@ class ExchangeLoop:
 
     async def _received(self, leases: Sequence[Lease]) -> None:
         if leases:
-            arrived = self._store.clock.steady()
-            started = await self._start_received(leases)
-            if started:
-                self._signals.journal.leased(started, self._renewal.worker.id, arrived)  # last: no job waits for it
+            self._signals.journal.arrived(leases[0], self._store.clock.steady())
+            await self._start_received(leases)
 
-    async def _start_received(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Start what arrived, as far as it may start. Return it without what this worker's caps exclude."""
+    async def _start_received(self, leases: Sequence[Lease]) -> None:
+        """Start what arrived, as far as it may start."""
         self._early = 0
         if self._wakeup_claims is not None:
             self._wakeup_claims.pay = True
@@ -559,10 +556,9 @@ class ExchangeLoop:
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
-        arrived = leases
         if not self._may_start():  # claimed, but may not start any more: release unused
             self._release(leases)
-            return arrived
+            return
         if self._runners.batches.by_task:
             leases, strays, taken = self._batches.gather(leases)
             self._release(strays)
@@ -578,7 +574,6 @@ class ExchangeLoop:
                 leases, marked = leases[: max(0, now - len(marked))], marked[:now]
             self._spawn(self._begin_marks.mark(marked, self._start, self._abandoned_within))
         self._start(leases, now - len(marked))
-        return arrived
 
     def _release(self, leases: Iterable[Lease]) -> None:
         """Give leases back whose jobs were not started."""
@@ -617,7 +612,7 @@ class ExchangeLoop:
     def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
         if leases:
             self._runners.start(leases, len(leases) if now is None else now)
-            self._job_log.started(leases)  # afterwards: writing a line takes as long as sending a job to the runner
+            self._tell_started(leases)  # afterwards: writing a line takes as long as sending a job to the runner
 
     def _start_batch(self, leases: list[Lease]) -> None:
         """A batch is full, or its time is up."""
@@ -631,8 +626,13 @@ class ExchangeLoop:
 
     def _start_together(self, leases: list[Lease]) -> None:
         if leases:
-            self._job_log.started(leases)
+            self._tell_started(leases)
             self._runners.start_batch(leases)
+
+    def _tell_started(self, leases: Sequence[Lease]) -> None:
+        known = self._runners.known(leases)  # runners give the others back
+        self._job_log.started(known)
+        self._signals.journal.started(known, self._renewal.worker.id)
 
     # ------------------------------------------------------------------ waiting for work
 

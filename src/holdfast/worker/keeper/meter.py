@@ -101,11 +101,15 @@ class Meter:
         if outcome == "stalled":
             self.stalls[pair] = self.stalls.get(pair, 0) + len(leases)
 
+    def stalled(self, queue: str, task: str) -> None:
+        """A stall that is counted under another outcome: the job died of it."""
+        pair = self._pair(queue, task)
+        self.stalls[pair] = self.stalls.get(pair, 0) + 1
+
     def recovered(self, queue: str, task: str, outcome: str) -> None:
         """This worker recovered a stalled lease of another worker."""
-        pair = self._pair(queue, task)
-        self._count(pair, outcome)
-        self.stalls[pair] = self.stalls.get(pair, 0) + 1
+        self._count(self._pair(queue, task), outcome)
+        self.stalled(queue, task)
 
     def leases_lost(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -26,14 +26,14 @@ from ... import events, logs
 from ...clock import Clock
 from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
-from ...lifecycle import Ending, Settlement, State
+from ...lifecycle import Ending, Settlement
 from ...options import LogJobs
 from ...records import Lease, Recovered
-from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus
+from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus, recovered_as
 from ...worker_status import RunnerView, draw
 from .batches import BatchPlan, Gathered
 from .chains import CHAINED_MAX
-from .crashes import crash_events
+from .crashes import crash_events, state_after_crash
 from .meter import Meter
 
 if TYPE_CHECKING:
@@ -103,9 +103,12 @@ class Journal:
         """Whether outcomes are counted at all."""
         return self.on or self.meter is not None
 
-    def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
-        """Leases arrived: their start, by the store's clock, is `now` (steady)."""
-        self._offset = now - leases[0].started_at
+    def arrived(self, lease: Lease, now: float) -> None:
+        """A lease arrived: its start, by the store's clock, is `now` (steady)."""
+        self._offset = now - lease.started_at
+
+    def started(self, leases: Sequence[Lease], worker: str) -> None:
+        """These jobs start now."""
         room = max(0, COMMON_MAX - self._common) if self.on else 0
         self.seen(*(events.Started(**events.about(lease, worker), fence=lease.fence) for lease in leases[:room]))
         self.drop("started", len(leases[room:]))
@@ -136,11 +139,18 @@ class Journal:
             runs[run] += 1
             waits[bisect_left(BOUNDS, started_at - lease.due_at)] += 1
 
+    def ended(self, lease: Lease, settlement: Settlement, ended_at: float) -> None:
+        """The store accepted an outcome other than success. The stall that exhausts a job's stalls is its death."""
+        died = settlement.ending is Ending.STALLED and state_after_crash(lease, alone=settlement.alone) == "dead"
+        self.settled([lease], Ending.BURIED if died else settlement.ending, ended_at)
+        if died and self.meter is not None:
+            self.meter.stalled(lease.queue, lease.task)
+
     def recovered(self, ends: Sequence[Recovered]) -> None:
         """This worker recovered stalled leases of others."""
         for end in ends:
             if end.counted:
-                outcome = end.state.value if end.state in (State.DEAD, State.CANCELLED) else "stalled"
+                outcome = recovered_as(end.state)
                 self._count(end.queue, end.task, outcome)
                 if self.meter is not None:
                     self.meter.recovered(end.queue, end.task, outcome)
@@ -514,6 +524,11 @@ class Runners(ABC):
     def knows(self, task: str) -> bool:
         """Whether the newest code loaded here has this task."""
 
+    def known(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Those whose task this code has."""
+        unknown = {task for task in {lease.task for lease in leases} if not self.knows(task)}
+        return [lease for lease in leases if lease.task not in unknown] if unknown else leases
+
     def status(self) -> bytes | None:
         """The encoded worker status for the worker's row."""
         return self.drawn(())
@@ -561,29 +576,10 @@ class Runners(ABC):
     def jobs_recovered(self, ends: Sequence[Recovered]) -> None:
         """Log and count the stalled leases that this worker recovered and emit their events."""
         self.signals.journal.recovered(ends)
-        seen: list[events.Event] = []
         for end in ends:
-            if not end.counted:
-                continue
-            state = end.state.value
-            logs.job_stalled(end.id, end.task, end.worker, end.stalls, end.shared_stalls, state)
-            facts: dict[str, Any] = {
-                "job_id": end.id,
-                "task": end.task,
-                "queue": end.queue,
-                "group": end.group,
-                "worker": self.worker,
-            }
-            seen.append(
-                events.Stalled(
-                    **facts, holder=end.worker, stalls=end.stalls, shared_stalls=end.shared_stalls, state=state
-                )
-            )
-            if state == "dead":
-                seen.append(events.Dead(**facts, reason="stalled"))
-            elif state == "cancelled":
-                seen.append(events.Cancelled(**facts))
-        self.emit(*seen)
+            if end.counted:
+                logs.job_stalled(end.id, end.task, end.worker, end.stalls, end.shared_stalls, end.state.value)
+        self.emit(*events.of_recovered(ends, self.worker))
 
     def settled(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
         """The events of a settlement that the store accepted."""
