@@ -72,6 +72,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Rows(config, log) if config.getoption("dist") == "load" else None
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        from .spreading import Messages
+
+        Messages.shorten(session.config)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Tests are collected to stay, in every process twenty thousand: the garbage collector leaves them out."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from .turns import file_of
@@ -108,3 +109,32 @@ class Rows(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
         if all(unit.values()):
             del self.assigned_work[node][name]
         self._reschedule(node)
+
+
+class Messages:
+    """In a process that runs tests: of six messages per test, send the three that a quiet run's summary depends on.
+
+    xdist also tells the first process that a test begins and ends, and that its set-up and tear-down went well; there
+    each is unpacked and handed to every plug-in, which prints nothing. A report that failed, was skipped or carries
+    output is sent in any phase. Where somebody wants to see more (-v, --durations, --junitxml), everything is sent.
+    """
+
+    HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logfinish", "pytest_runtest_logreport")
+
+    def __init__(self, interactor: Any) -> None:
+        self._send = interactor.pytest_runtest_logreport
+
+    @classmethod
+    def shorten(cls, config: pytest.Config) -> None:
+        option = config.option
+        if option.verbose >= 0 or option.durations is not None or option.xmlpath:
+            return
+        plugins = config.pluginmanager
+        (interactor,) = [one for one in plugins.get_plugins() if type(one).__name__ == "WorkerInteractor"]
+        for name in cls.HOOKS:
+            getattr(config.hook, name)._remove_plugin(interactor)  # fails where it has no such hook any more
+        plugins.register(cls(interactor))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed or report.sections:
+            self._send(report)
