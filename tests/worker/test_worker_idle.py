@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
@@ -12,8 +13,10 @@ from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
 
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
+from holdfast.errors import BackendUnavailable
 from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Release
+from holdfast.worker.keeper import polls
 from holdfast.worker.keeper.reports import FLUSH_WITHIN_SECONDS, Reports
 from holdfast.worker.keeper.runners import Signals
 from holdfast.worker.processes import spawner, timeouts
@@ -88,6 +91,78 @@ async def test_a_poll_without_a_hint_is_one_claim() -> None:
     worker.request_stop()
     await running
     assert POLLS <= exchanges <= POLLS * 1.5, "a claim per poll, where there used to be two"
+
+
+class Telling(Counted):
+    """Tells, right or wrong, that there is nothing to claim, and gives no hints."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.asked, self.fails = 0, fails
+
+    async def nothing_to_claim(self, worker: str, queues: Sequence[str], now: float | None = None) -> bool:
+        self.asked += 1
+        if self.fails:
+            raise BackendUnavailable("it does not tell")
+        return True
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await asyncio.Event().wait()
+        return False
+
+
+async def test_a_poll_is_no_claim_while_the_store_tells_that_there_is_nothing() -> None:
+    store = Telling()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    worker = app.worker(poll_every=0.01)
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await until(lambda: store.asked >= 3 * polls.WITHOUT_CLAIM_MAX)
+    exchanges = store.exchanges
+    worker.request_stop()
+    await running
+    assert exchanges <= 5, "the first claim, and every tenth poll"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_job_is_claimed_though_the_store_is_wrong_or_does_not_tell(fails: bool) -> None:
+    store, ran = Telling(fails=fails), threading.Event()
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    async def any_job() -> None:
+        ran.set()
+
+    worker = app.worker(poll_every=0.01)
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await until(lambda: store.asked > 0)
+        await store.enqueue([NewJob(id="a", task="any", queue="default")])
+        assert await asyncio.to_thread(ran.wait, WAIT_SECONDS)
+    worker.request_stop()
+    await running
+
+
+async def test_a_poll_without_a_claim_still_wakes_the_loop_that_the_watchdog_watches() -> None:
+    signals, renewal = Signals(), Mock(call=7)
+    one = polls.Polls(Telling(), renewal, signals)
+    signals.claim_due = False
+    for _ in range(polls.WITHOUT_CLAIM_MAX):
+        signals.wake.clear()
+        await one.poll(("default",))
+        assert signals.wake.is_set()
+        assert not signals.claim_due
+    await one.poll(("default",))
+    assert signals.claim_due
+    signals.claim_due, renewal.call = False, 8
+    await one.poll(("default",))
+    assert not signals.claim_due, "a claim was made, so the polls are counted anew"
 
 
 async def test_a_single_job_takes_two_exchanges() -> None:

@@ -164,10 +164,35 @@ def test_waits_and_stores_leave_no_handle_open(tmp_path: Path) -> None:
     assert watches() == before
 
 
+@linux
+def test_a_wait_that_follows_a_quiet_one_begins_with_rare_checks(backend: SqliteBackend) -> None:
+    """What becomes visible later is reported later; what was reported between two waits is looked for at once."""
+
+    async def scene() -> None:
+        async def first_pause() -> tuple[float, bool]:
+            waiting = await asleep(backend)
+            own = backend._wakeups
+            assert own is not None
+            waits = [wait for wait in own._waits if wait.listening]
+            found = waits[0]._seconds, waits[0]._nudged
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            return found
+
+        seconds, told = await first_pause()
+        assert (seconds < wakeups.HEARING_SECONDS_MAX, told) == (True, False), "nothing before it was reported"
+        assert await first_pause() == (wakeups.HEARING_SECONDS_MAX, False)
+        await backend.register(WorkerRecord(id="w", lease_seconds=60.0))
+        seconds, told = await first_pause()
+        assert (seconds < wakeups.HEARING_SECONDS_MAX, told) == (True, True)
+
+    asyncio.run(scene())
+
+
 def test_checks_after_a_claim_of_its_own_are_few_and_after_a_write_many() -> None:
     async def scene() -> None:
         wait = wakeups.Wait(asyncio.Event())
-        assert wait.listen(Mock(taken=False))
+        assert wait.listen(Mock(taken=False, is_new=True))
         wait.go_on()
         wait.begin_again()  # the claim itself was the change
         pauses = list[float]()

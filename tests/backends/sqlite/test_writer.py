@@ -49,6 +49,22 @@ def test_requests_that_arrive_together_share_a_transaction(tmp_path: Path, monke
     assert len(sizes) < 50
 
 
+def test_a_sweep_that_changes_nothing_wakes_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[set[str]] = []
+    monkeypatch.setattr(SqliteBackend, "_committed", lambda self, verbs: told.append(verbs))
+
+    async def run() -> None:
+        backend = await opened(tmp_path)
+        await backend.enqueue([NewJob(id="a", task="t", delay=1.0)], now=1.0)
+        for sweep in (backend.promote, backend.recover, backend.refill, backend.prune, backend.rearrange):
+            await sweep(now=1.5)
+        await backend.promote(now=3.0)
+        await backend.close()
+
+    asyncio.run(run())
+    assert told == [{"enqueue"}, {"promote"}], "only the second of the two passes found the job due"
+
+
 @pytest.mark.parametrize("verb", ["enqueue", "count"])
 def test_a_first_call_waits_while_another_has_the_file_to_itself(tmp_path: Path, verb: str) -> None:
     """As one has who is the first after a crash, or the last to leave: it works through the log."""

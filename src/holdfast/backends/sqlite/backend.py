@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         limits,
         move,
         operate,
+        polls,
         promote,
         prune,
         read,
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
 else:  # a producer may never need these
     import_lazily(globals(), "asyncio", ".claim", ".cron", ".flaws", ".history", ".limits", ".move", ".operate")
     import_lazily(globals(), ".promote", ".prune", ".read", ".recover", ".relatives", ".renew", ".scan", ".settle")
-    import_lazily(globals(), edits=".edit", remembered=".steps")
+    import_lazily(globals(), ".polls", edits=".edit", remembered=".steps")
 
 T = TypeVar("T")
 
@@ -602,6 +603,12 @@ class SqliteBackend(SqliteVerbs):
             return await super().exchange(settlements, releases, request, now)
         with self._wakeups.claiming():
             return await super().exchange(settlements, releases, request, now)
+
+    async def nothing_to_claim(self, worker: str, queues: Sequence[str], now: float | None = None) -> bool:
+        check(self.path, self._identity)
+        with self._guard:
+            watch = self._watching_locked()
+        return watch.snapshot(lambda cursor: polls.nothing_to_claim(self._transaction(cursor, now), worker, queues))
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
         self._need_open()

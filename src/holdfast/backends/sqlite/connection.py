@@ -364,6 +364,7 @@ class StoreThread:
 
     def _answer(self, batch: list[Request]) -> None:
         """Run a batch and give each caller its result."""
+        changes = self._changes
         outcomes = self._carry_out(batch)
         if any(isinstance(failed, Undecodable) for _, failed in outcomes):
             outcomes = self._set_aside(batch, outcomes)
@@ -373,8 +374,12 @@ class StoreThread:
             else:
                 request.future.set_exception(failed)
         done = {request.name for request, (_, failed) in zip(batch, outcomes, strict=True) if failed is None}
-        if done:
+        if done and self._changes != changes:  # else nobody needs to look: most sweeps find nothing to do
             self._after_commit(done)
+
+    @property
+    def _changes(self) -> int:
+        return -1 if self._post.connection is None else self._post.connection.total_changes
 
     def _set_aside(self, batch: list[Request], outcomes: list[Outcome]) -> list[Outcome]:
         """Set unreadable rows aside and rerun the requests that read one of them."""

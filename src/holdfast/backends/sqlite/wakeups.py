@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock
 from ...lazy import import_lazily
@@ -27,15 +27,18 @@ from .fork import Post
 if TYPE_CHECKING:
     import asyncio
     import ctypes
+    import sqlite3
 
     from . import claim
 else:
     import_lazily(globals(), "asyncio", "ctypes", ".claim")
 
+T = TypeVar("T")
+
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
-HEARING_SECONDS_MAX = 0.25  # with inotify; after one change it did not report, these wake-ups poll for good
+HEARING_SECONDS_MAX = 0.5  # with inotify; after one change it did not report, these wake-ups poll for good
 HEARING_GROWTH = 1.3  # a write is reported before the commit is on disk: visible soon, or a little later
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
 CLAIM_GROWTH = 2.0  # … nor often: only a write of that very moment may have been reported and is not visible yet
@@ -97,6 +100,18 @@ class Wakeups:
             version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
             at_hand, next_due = claim.work_at_hand(cursor, queues, self._clock.wall())
             return version, at_hand, next_due
+
+    def snapshot(self, read: Callable[[sqlite3.Cursor], T]) -> T:
+        """Run a short read on one snapshot of the store, on the calling thread."""
+        with self._guard, errors_mapped(self._path):
+            if self._post.connection is None:
+                self._post.connection = connect(self._path)
+            cursor = self._post.connection.cursor()
+            cursor.execute("BEGIN")
+            try:
+                return read(cursor)
+            finally:
+                cursor.execute("ROLLBACK")
 
     def _version(self) -> int:
         with self._guard, errors_mapped(self._path):
@@ -174,11 +189,14 @@ class Wait:
         if ear.taken:
             return False
         try:
-            ear.attend(self._written, self._committed)
+            self._nudged = ear.attend(self._written, self._committed)
         except NotImplementedError:  # this kind of loop cannot watch a descriptor
             ear.leave()
             return False
         self._ear, self._growth = ear, HEARING_GROWTH
+        if not (self._nudged or ear.is_new):  # whatever becomes visible from now on is reported from now on
+            self._seconds = HEARING_SECONDS_MAX
+        ear.is_new = False
         return True
 
     @property
@@ -285,17 +303,20 @@ class Inotify:
         self._handle = handle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends = False
+        self.is_new = True  # what was written before this watch began was not reported
         self._written = self._committed = _nothing
 
     @property
     def taken(self) -> bool:
         return self._loop is not None
 
-    def attend(self, written: Callable[[], None], committed: Callable[[], None]) -> None:
-        """Report events to this wait from now on."""
-        self._read()  # discard old events
+    def attend(self, written: Callable[[], None], committed: Callable[[], None]) -> bool:
+        """Report events to this wait from now on. Return whether there were some since the last wait: then a commit may
+        be about to become visible."""
+        pending = self._read() != 0
         self._loop, self._written, self._committed = asyncio.get_running_loop(), written, committed
         self._loop.add_reader(self._handle, self.hear)
+        return pending
 
     def leave(self) -> None:
         if self._loop is not None:

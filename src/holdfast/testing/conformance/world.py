@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...backends.contract import Backend
+from ...backends.polls import TellsNothingToClaim
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
@@ -145,10 +146,20 @@ class World:
         """Claim as a worker that is registered on first use unless it already was; returns the leases."""
         if worker not in self._calls and not registered:
             await self.register(worker, lease=lease)
-        answer = await self.backend.claim(self.request(worker, most, **fields), now=self.now)
+        request = self.request(worker, most, **fields)
+        told_nothing = "call" not in fields and await self._nothing_to_claim(request)
+        answer = await self.backend.claim(request, now=self.now)
         assert answer.known, f"worker {worker!r} is registered, yet claim answered known=False"
+        assert not (told_nothing and (answer.leases or answer.recovered)), (
+            "the store told that there was nothing to claim"
+        )
         assert len(answer.leases) <= most, f"claim gave {len(answer.leases)} leases where {most} were asked for"
         return list(answer.leases)
+
+    async def _nothing_to_claim(self, request: ClaimRequest) -> bool:
+        if not isinstance(self.backend, TellsNothingToClaim):
+            return False
+        return await self.backend.nothing_to_claim(request.worker, request.queues, now=self.now)
 
     async def leased(self, number: int, **fields: Any) -> list[Lease]:
         """So many new jobs, all leased to w1."""

@@ -36,6 +36,7 @@ from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer, Ledger
+from .polls import Polls
 from .reports import Reports, ReportWriter
 from .runners import JobLog, Runners, Signals
 from .settle_with import ExchangeWithJobs, committed, unreleased
@@ -126,6 +127,7 @@ class ExchangeLoop:
         self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
         self._wakeup_claims = claims_on_wakeup(store.backend, signals.wake)
+        self._polls = Polls(store.backend, renewal, signals)
         self._background: set[asyncio.Task[None]] = set()
         self._seal_reported = False
         self.note_alive()
@@ -653,15 +655,12 @@ class ExchangeLoop:
         while early is None and self.free():
             self._early = 0
             if not self._is_ahead():  # else the claim that was sent ahead is carried out now, hint or not
-                self._signals.claim_again()  # in case a hint was lost; it keeps listening, so one claim is enough
+                await self._polls.poll(self._rotation.queues)  # in case a hint was lost; it keeps listening
             early = await self._hinted()
-        if not early:
-            self._early = 0
-        else:  # the work may be jobs that cannot be claimed: do not spin on it
-            self._early += 1
-            if self._early > EARLY_FREE:
-                most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
-                await asyncio.sleep(min(most, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
+        self._early = self._early + 1 if early else 0
+        if self._early > EARLY_FREE:  # the work may be jobs that cannot be claimed: do not spin on it
+            most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
+            await asyncio.sleep(min(most, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
         self._listening = None
         if not self._is_ahead():
             self._signals.claim_again()
