@@ -206,7 +206,7 @@ def drained(
     figures = {"jobs_per_second": jobs / (ended.last - ended.first), "enqueued_per_second": enqueued}
     between = ended.calls - began.calls
     if between > jobs // 2:  # else it ended before it could be observed
-        figures |= _costs(first, last, used_last - used, wrote_last - wrote, between)
+        figures |= costs(first, last, used_last - used, wrote_last - wrote, between)
     return figures
 
 
@@ -232,10 +232,10 @@ def sampled(one: Turn, jobs: int, *, seconds: float, warm: float, start_max: flo
     if not calls:
         raise Failed(f"{one.contender.name}: no job in {seconds:.0f} s: {one.said()}")
     lasted = (ended.last if ended.calls >= jobs else ended_at) - began_at
-    return {"jobs_per_second": calls / lasted} | _costs(first, last, used_last - used, wrote_last - wrote, calls)
+    return {"jobs_per_second": calls / lasted} | costs(first, last, used_last - used, wrote_last - wrote, calls)
 
 
-def _costs(first: Reading, last: Reading, used: float, wrote: int, jobs: int) -> dict[str, float]:
+def costs(first: Reading, last: Reading, used: float, wrote: int, jobs: int) -> dict[str, float]:
     store = Reading(*(after - before for before, after in zip(first, last, strict=True)))
     return {
         "worker_us": used / jobs * 1e6,

@@ -87,7 +87,7 @@ class Footprint:
         """Also measures the processor time, for the case that follows."""
         with subprocess.Popen(self._work, env=self._environment, stdout=-3, stderr=-3, stdin=-3) as worker:
             try:
-                _until_settled(worker)
+                until_settled(worker)
                 time.sleep(SWEEP_SECONDS)
                 first, began = processor_seconds(worker.pid), time.monotonic()
                 time.sleep(self._idle_seconds)
@@ -110,7 +110,7 @@ class Footprint:
         ]
         try:
             for one in holders:
-                _until_settled(one)
+                until_settled(one)
             return {"value": sum(memory_bytes(one.pid) for one in holders) / 2**20}
         finally:
             for one in holders:
@@ -119,7 +119,7 @@ class Footprint:
                     one.stdin.close()
 
 
-def _until_settled(process: subprocess.Popen[bytes]) -> None:
+def until_settled(process: subprocess.Popen[bytes]) -> None:
     """Wait until it has started: it then uses next to no processor time for a second."""
     deadline, used = time.monotonic() + SETTLE_SECONDS_MAX, -1.0
     while (now := processor_seconds(process.pid)) - used > SETTLED_CPU_SECONDS:
