@@ -20,6 +20,7 @@ DECLARE
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
     rest integer := (request ->> 'chained_max')::integer;
+    followed bigint[];
     fronts holdfast.jobs[];
     front holdfast.jobs;
     seqs bigint[] := '{}';
@@ -28,6 +29,13 @@ DECLARE
     got holdfast.taken;
 BEGIN
     IF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN RETURN NULL; END IF;
+    followed := ARRAY(  -- fronts with a job behind them: all else is judged only if there are any
+        SELECT s.seq FROM generate_subscripts(taken.leases, 1) n CROSS JOIN LATERAL (
+            SELECT c.seq FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = taken.leases[n][5] AND c.grp = taken.leases[n][8]
+            ORDER BY @group_order(c) LIMIT 1) w
+        CROSS JOIN LATERAL (SELECT split_part(taken.leases[n][2], '.', 1)::bigint AS seq) s);
+    IF followed = '{}' THEN RETURN NULL; END IF;
     fronts := ARRAY(
         SELECT j FROM generate_subscripts(taken.leases, 1) n CROSS JOIN LATERAL (
             SELECT * FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each, before anything is judged
@@ -42,6 +50,7 @@ BEGIN
         ORDER BY j.fence);
     FOR n IN 1 .. cardinality(fronts) LOOP
         front := fronts[n];
+        CONTINUE WHEN front.seq <> ALL (followed);
         more := holdfast.behind(front, least((request -> 'chain_by_queue' ->> front.queue)::integer - 1,
             ceil(rest::numeric / (cardinality(fronts) - n + 1))::integer), free, at);
         seqs := seqs || more.seqs;
