@@ -117,6 +117,36 @@ def test_a_watch_that_missed_a_change_polls_from_then_on(
     asyncio.run(scene())
 
 
+@linux
+def test_a_change_whose_event_was_read_with_the_one_before_was_not_missed(
+    backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commits in a row, as of a worker that starts: else an idle worker beside it polls for good."""
+    log = tmp_path / "elsewhere-wal"
+    log.touch()
+    ear = wakeups.open_ear(str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(wakeups, "open_ear", lambda _: ear)
+
+    real = wakeups.Wait._written
+
+    async def scene() -> None:
+        heard = asyncio.Event()
+        monkeypatch.setattr(wakeups.Wait, "_written", lambda wait: (real(wait), heard.set()))
+        waiting = await asleep(backend)
+        own = backend._wakeups
+        assert own is not None
+        [wait] = own._waits
+        log.write_bytes(b"both commits")
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            await heard.wait()
+        wait.begin_again()  # the first was seen
+        await asyncio.to_thread(stranger_enqueues, backend, "the second")
+        await ends(waiting)
+        assert own._hears
+
+    asyncio.run(scene())
+
+
 def test_where_nothing_can_be_heard_the_file_is_asked(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, "_libc", lambda: None)
 

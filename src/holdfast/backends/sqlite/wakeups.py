@@ -39,6 +39,7 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
 HEARING_SECONDS_MAX = 0.5  # with inotify; after one change it did not report, these wake-ups poll for good
+EVENT_SECONDS_MAX = 10.0  # from the event of a write until its commit is visible, on the slowest disk
 HEARING_GROWTH = 1.3  # a write is reported before the commit is on disk: visible soon, or a little later
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
 CLAIM_GROWTH = 2.0  # … nor often: only a write of that very moment may have been reported and is not visible yet
@@ -237,10 +238,14 @@ class Wait:
             self._seconds = POLL_SECONDS_MIN
 
     def was_told(self) -> bool:
-        """Whether a change was reported; reads pending events first, as a visible change has its event already."""
+        """Whether a change was reported; reads pending events first, as a visible change has its event already.
+
+        Two commits in a row: the second's event may have been read together with the first's, before the second was
+        visible. So any event of the last seconds may be this change's.
+        """
         if self._ear is not None and not self._nudged:
             self._ear.hear()
-        return self._nudged
+        return self._nudged or (self._ear is not None and time.monotonic() - self._ear.heard_at < EVENT_SECONDS_MAX)
 
     def _time_is_up(self) -> None:
         self._timer = None
@@ -304,6 +309,7 @@ class Inotify:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends = False
         self.is_new = True  # what was written before this watch began was not reported
+        self.heard_at = float("-inf")  # when the last event was read, by time.monotonic()
         self._written = self._committed = _nothing
 
     @property
@@ -349,6 +355,8 @@ class Inotify:
         with contextlib.suppress(BlockingIOError):
             for _, mask, _, _ in _EVENT.iter_unpack(os.read(self._handle, _BYTES_MAX)):
                 masks |= mask
+        if masks:
+            self.heard_at = time.monotonic()
         return masks
 
     def close(self) -> None:
