@@ -131,7 +131,12 @@ def test_a_change_whose_event_was_read_with_the_one_before_was_not_missed(
 
     async def scene() -> None:
         heard = asyncio.Event()
-        monkeypatch.setattr(wakeups.Wait, "_written", lambda wait: (real(wait), heard.set()))
+
+        def written(wait: wakeups.Wait) -> None:
+            real(wait)
+            heard.set()
+
+        monkeypatch.setattr(wakeups.Wait, "_written", written)
         waiting = await asleep(backend)
         own = backend._wakeups
         assert own is not None
