@@ -19,11 +19,11 @@ from holdfast import Holdfast, store_thread
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 
-def portals() -> int:
+def portals() -> set[threading.Thread]:
     gc.collect()  # a neighbour's app that nobody holds is not ours to count
     for closed in list(store_thread._closings.values()):
         assert closed.acquire(timeout=60.0)
-    return sum(thread.name == "holdfast-portal" for thread in threading.enumerate())
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-portal"}
 
 
 def test_construction_does_no_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_construction_does_no_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     app.queue("mail")
     app.task(name="x")(lambda: None).bind()
     assert list(tmp_path.iterdir()) == []
-    assert portals() == before
+    assert portals() <= before
 
 
 def test_a_sync_producer_on_sqlite_needs_no_store_thread_until_something_waits(tmp_path: Path) -> None:
@@ -41,11 +41,11 @@ def test_a_sync_producer_on_sqlite_needs_no_store_thread_until_something_waits(t
     app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
     task = app.task(name="x")(lambda: None)
     first = task.enqueue()
-    assert app._store.is_open and portals() == before
+    assert app._store.is_open and portals() <= before
     assert app.job(first.id).id == first.id  # on the store thread, with the same backend
-    assert portals() == before + 1
+    assert len(portals() - before) == 1
     app.close()
-    assert not app._store.is_open and portals() == before
+    assert not app._store.is_open and portals() <= before
 
 
 def test_a_store_that_was_opened_without_a_thread_closes_and_opens_again(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ def test_closing_ends_the_thread_and_a_later_call_opens_again(app: Holdfast) -> 
     before = portals()
     job = app.task_by_name("x").enqueue()
     job.refresh()
-    assert portals() == before + 1
+    assert len(portals() - before) == 1
     app.close()
     app.close()
-    assert portals() == before
+    assert portals() <= before
     assert app.job(job.id).state == "ready"
     with app as same:
         assert same is app
-    assert portals() == before
+    assert portals() <= before
 
 
 def test_opening_early_raises_what_is_wrong(app: Holdfast, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_async_with_closes_too(app: Holdfast) -> None:
         await app.aclose()
 
     asyncio.run(main())
-    assert portals() == before
+    assert portals() <= before
 
 
 def test_an_app_nobody_holds_closes_itself(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_app_nobody_holds_closes_itself(tmp_path: Path) -> None:
         app.task(name="x")(lambda: None).enqueue()
         del app
         gc.collect()
-    assert portals() == before
+    assert portals() <= before
 
 
 @pytest.mark.parametrize("loop", [True, False])
@@ -179,7 +179,7 @@ def test_collecting_an_app_waits_for_nothing(tmp_path: Path, monkeypatch: pytest
         del app
         gc.collect()
     assert waited == []
-    assert portals() == before
+    assert portals() <= before
 
 
 def test_a_script_that_never_closes_ends_quietly(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def test_a_killed_batch_is_recovered_job_by_job(stage: ProcessScene) -> None:
     with stage.app() as app:
         task = app.named("gathers", queue="batches")
         jobs = [task.enqueue(kills=n < 10, n=n) for n in range(25)]
-        stage.start("--runners", "2", "--slots", "4", "--lease", "30", "-q", "batches")
+        # One slot for each runner: a batch that runs beside the killed one in its process dies with it.
+        stage.start("--runners", "2", "--slots", "2", "--lease", "30", "-q", "batches")
         for job in jobs:
             until(partial(in_state, app, job, State.SUCCEEDED), what="all have run")
         batches = [line["jobs"] for line in stage.lines("batch")]
