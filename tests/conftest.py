@@ -41,8 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    of = turns.TURNS_OF_ALL if every(config) else turns.TURNS
-    config.stash[_turn] = turns.parse(config.getoption("turn"), of)
+    config.stash[_turn] = turns.parse(config.getoption("turn"))
 
 
 def every(config: pytest.Config) -> bool:
@@ -53,15 +52,15 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     turn = config.stash[_turn]
     if turn is None:
         return None
-    which = "an eighth of all tests" if every(config) else "a quarter of the variants of tests that take turns"
-    return f"{which}; these again: --turn {turn}"
+    which = "all tests" if every(config) else "the variants of tests that take turns"
+    return f"an eighth of {which}; these again: --turn {turn}"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as there are processors, and four more for chaos tests, which mostly wait. Without these one more is
-    enough: each process collects all tests and starts servers of its own."""
-    waiting = 1 if "not chaos" in config.getoption("markexpr").split(" and ") else 4
+    """As many as there are processors, and four more for chaos tests, which mostly wait. Without these, or with an
+    eighth of them, one more is enough: each process collects all tests and starts servers of its own."""
+    waiting = 1 if every(config) or "not chaos" in config.getoption("markexpr").split(" and ") else 4
     return min(PROCESSES_MAX, (os.cpu_count() or 1) + waiting)
 
 

@@ -1,10 +1,10 @@
-"""Which variants of a test a run has, where it has not all: `./check` takes a quarter, another with each commit.
+"""Which variants of a test a run has, where it has not all: `./check` takes an eighth, another with each commit.
 
 Some tests have hundreds of variants: lines of a table, seeds of a walk, one kill on each of three stores. Those that
-carry the mark `turn` or `chaos` take turns. Of the variants of one test every fourth runs, or one where there are
-fewer, so no test is ever left out, and four commits in a row have them all. The turn depends only on the number of
+carry the mark `turn` or `chaos` take turns. Of the variants of one test every eighth runs, or one where there are
+fewer, so no test is ever left out, and eight commits in a row have them all. The turn depends only on the number of
 commits: another run on the same commit has the same tests. With `--turn-every` all tests take turns, as variants of
-their file: so the newest Python gets an eighth of its part in each run. See docs/decisions/0044, 0058 and 0065.
+their file: so the newest Python gets an eighth of its part in each run. See docs/decisions/0044, 0058, 0065 and 0067.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 4
-TURNS_OF_ALL = 8  # where all tests take turns
+TURNS = 8
 ALL = "all"
 MARKS = ("turn", "chaos")
 
@@ -33,18 +32,18 @@ def turn_of_commit() -> int:
     return int(done.stdout)
 
 
-def parse(option: str, turns: int = TURNS) -> int | None:
+def parse(option: str) -> int | None:
     """The number of the turn; None where every variant runs."""
     if option == ALL:
         return None
     if option == "commit":
-        return turn_of_commit() % turns
-    if option.isdecimal() and int(option) < turns:
+        return turn_of_commit() % TURNS
+    if option.isdecimal() and int(option) < TURNS:
         return int(option)
-    raise pytest.UsageError(f"--turn is {ALL}, commit, or a number below {turns}, not {option!r}")
+    raise pytest.UsageError(f"--turn is {ALL}, commit, or a number below {TURNS}, not {option!r}")
 
 
-def chosen(variants: Iterable[tuple[str, str]], turn: int, turns: int = TURNS) -> set[str]:
+def chosen(variants: Iterable[tuple[str, str]], turn: int) -> set[str]:
     """Of these (test, variant), the variants whose turn it is. Tests begin at different places, so that of two tests on
     the same three stores not both leave out the same store."""
     tests: dict[str, list[str]] = defaultdict(list)
@@ -54,7 +53,7 @@ def chosen(variants: Iterable[tuple[str, str]], turn: int, turns: int = TURNS) -
         variant
         for test, mine in tests.items()
         for place, variant in enumerate(mine)
-        if (place + zlib.crc32(test.encode()) + turn) % min(turns, len(mine)) == 0
+        if (place + zlib.crc32(test.encode()) + turn) % min(TURNS, len(mine)) == 0
     }
 
 
@@ -81,6 +80,6 @@ def leave_out(metafunc: pytest.Metafunc, turn: int | None, *, repeats: bool) -> 
 def deselect_all_but(config: pytest.Config, items: list[pytest.Item], turn: int) -> None:
     """Keep the tests whose turn it is, where all of them take turns."""
     nodeids = [item.nodeid for item in items]
-    left_out = set(nodeids) - chosen(((file_of(nodeid), nodeid) for nodeid in nodeids), turn, TURNS_OF_ALL)
+    left_out = set(nodeids) - chosen(((file_of(nodeid), nodeid) for nodeid in nodeids), turn)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]

@@ -83,9 +83,12 @@ def check_journal(stage: ProcessScene, dead: set[int]) -> None:
 def test_killed_processes_break_neither_order_nor_exclusion(chained: ProcessScene, victim: str) -> None:
     number, chance = 300, random.Random(4)
     with chained.app() as app:
+        app.pause(queue="chained")  # one worker that is ready before the other would run them all
         jobs = [enqueue(app, name, n, f"{name}-{n % 3}") for n in range(number) for name in ("step", "step_in_thread")]
         dead: set[int] = set()
         families = [chained.start("--runners", "2", "--slots", "4") for _ in range(2)]
+        until(lambda: len(chained.lines("event", name="worker_started")) == 2, what="both are ready")
+        app.resume(queue="chained")
         for _ in range(3):
             seen = len(chained.lines("end"))
             until(partial(has_ended, chained, seen + 60), what="some are done")

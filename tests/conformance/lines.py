@@ -14,4 +14,4 @@ FIRST_LINES = frozenset({name.partition("[")[0]: name for name in reversed(CASES
 LATER_LINES = CASES.keys() - FIRST_LINES
 ALIKE = LATER_LINES - RIVAL_CASES  # the code of each is run by the first line of its table, whatever the store
 WALKS = frozenset(name for name in CASES if hasattr(walk, name.partition("[")[0]))
-TURNS = ALIKE | (LATER_LINES & WALKS)  # of each table a run has a quarter, besides its first line: see tests/turns.py
+TURNS = ALIKE | (LATER_LINES & WALKS)  # of each table a run has an eighth, besides its first line: see tests/turns.py

@@ -33,7 +33,9 @@ PATIENCE_SECONDS = 60.0  # a deadline against hanging; nothing is measured by it
 class Ledger:
     """Who runs what, as the rivals themselves see it."""
 
-    repeated = frozenset({Answer.UNHEARD})  # a rival sends its settlement again
+    # A rival sends its settlement again. BUSY: a claim of another rival, which saw the job ready, may hold its row on
+    # PostgreSQL until it commits.
+    repeated = frozenset({Answer.UNHEARD, Answer.BUSY})
 
     def __init__(self, total: int, limit: int) -> None:
         self.total, self.limit = total, limit
@@ -440,8 +442,6 @@ async def each_tick_makes_one_job_whoever_fires_it(world: World, how: str) -> No
 
 class FamilyLedger(Ledger):
     """Who runs what, and whether a job begins before one of its parents has ended."""
-
-    repeated = frozenset({Answer.UNHEARD, Answer.BUSY})  # storing a child locks the rows of its parents on PostgreSQL
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         super().__init__(total=len(jobs), limit=1)
