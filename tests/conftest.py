@@ -58,9 +58,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as there are processors, and four more for chaos tests, which mostly wait. Without these, or with an
-    eighth of them, one more is enough: each process collects all tests and starts servers of its own."""
-    waiting = 1 if every(config) or "not chaos" in config.getoption("markexpr").split(" and ") else 4
+    """As many as there are processors, and four more for chaos tests, which mostly wait. Without these one more is
+    enough: each process collects all tests and starts servers of its own."""
+    waiting = 1 if "not chaos" in config.getoption("markexpr").split(" and ") else 4
     return min(PROCESSES_MAX, (os.cpu_count() or 1) + waiting)
 
 
