@@ -1,10 +1,12 @@
 """Which variants of a test a run has, where it has not all: `./check` takes an eighth, another with each commit.
 
-Some tests have hundreds of variants: lines of a table, seeds of a walk, one kill on each of three stores. Those that
-carry the mark `turn` or `chaos` take turns. Of the variants of one test every eighth runs, or one where there are
-fewer, so no test is ever left out, and eight commits in a row have them all. The turn depends only on the number of
-commits: another run on the same commit has the same tests. With `--turn-every` all tests take turns, as variants of
-their file: so the newest Python gets an eighth of its part in each run. See docs/decisions/0044, 0058, 0065 and 0067.
+Some tests have many variants: lines of a table, seeds of a walk, each kind of fault, one kill on each of three stores.
+Those that carry the mark `turn` or `chaos` take turns, and so do those in the folders of SLOW, where a variant opens a
+store on a server or starts a process; where some variants of a test are marked, only they do. Of the variants of one
+test every eighth runs, or one where there are fewer, so no test is ever left out, and eight commits in a row have them
+all. The turn depends only on the number of commits: another run on the same commit has the same tests. With
+`--turn-every` all tests take turns, as variants of their file: so the newest Python gets an eighth of its part in each
+run. See docs/decisions/0044, 0058, 0065 and 0067.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ import pytest
 TURNS = 8
 ALL = "all"
 MARKS = ("turn", "chaos")
+SLOW = tuple(
+    f"tests/{folder}/"
+    for folder in ("app", "backends", "bench", "browser", "cli", "dashboard", "inspection", "moving", "simulation")
+)
 
 
 def turn_of_commit() -> int:
@@ -68,8 +74,9 @@ def leave_out(metafunc: pytest.Metafunc, turn: int | None, *, repeats: bool) -> 
     calls = metafunc._calls
     if turn is not None:
         test = metafunc.definition
-        every = any(test.get_closest_marker(mark) for mark in MARKS)
-        taking = [call.id for call in calls if every or any(mark.name in MARKS for mark in call.marks)]
+        marked = [call.id for call in calls if any(mark.name in MARKS for mark in call.marks)]
+        every = any(test.get_closest_marker(mark) for mark in MARKS) or test.nodeid.startswith(SLOW)
+        taking = marked or [call.id for call in calls if every]
         left_out = set(taking) - chosen(((test.nodeid, variant) for variant in taking), turn)
         calls[:] = [call for call in calls if call.id not in left_out]
     if not repeats:

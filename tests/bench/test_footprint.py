@@ -10,7 +10,6 @@ from bench.scenario import Setting
 from bench.scenarios.footprint import cases
 
 
-@pytest.mark.turn
 @pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 def test_every_case_has_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.scenarios.footprint.SWEEP_SECONDS", 0.0)

@@ -42,7 +42,6 @@ def test_the_floors_of_the_goals_are_measured() -> None:
     assert measured == {store: set(floors) for store, floors in FLAT_FLOORS.items()}
 
 
-@pytest.mark.turn
 @pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 @pytest.mark.parametrize("store", FLOORS)
 def test_every_call_has_a_cost_on_small_stores(store: str) -> None:

@@ -10,7 +10,6 @@ from bench.scenario import Setting
 from bench.scenarios.lists import CALLS, cases, sizes
 
 
-@pytest.mark.turn
 @pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_every_look_has_a_cost_on_small_stores(store: str) -> None:

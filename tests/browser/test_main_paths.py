@@ -34,7 +34,6 @@ async def shop_in_a_tab(url: str) -> AsyncIterator[tuple[Shop, Tab]]:
         yield shop, page
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_a_dead_job_is_found_and_revived_with_the_keyboard(tmp_path: Path, store: str) -> None:
     async def walk() -> None:
@@ -60,7 +59,6 @@ def test_a_dead_job_is_found_and_revived_with_the_keyboard(tmp_path: Path, store
     chromium().run(walk())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_a_change_is_seen_on_an_open_page(tmp_path: Path, store: str) -> None:
     async def walk() -> None:
@@ -77,7 +75,6 @@ def test_a_change_is_seen_on_an_open_page(tmp_path: Path, store: str) -> None:
     chromium().run(walk())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_jobs_are_found_explained_and_changed_together(tmp_path: Path, store: str) -> None:
     async def walk() -> None:
@@ -105,7 +102,6 @@ def test_jobs_are_found_explained_and_changed_together(tmp_path: Path, store: st
     chromium().run(walk())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_a_queue_is_paused_and_a_dead_letter_revived(tmp_path: Path, store: str) -> None:
     async def walk() -> None:

@@ -40,7 +40,6 @@ def test_lists_of_jobs_show_all_of_a_row_on_a_phone(tmp_path: Path) -> None:
     chromium().run(walk())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("part", range(TURNS))
 def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, part: int) -> None:
     async def walk() -> None:

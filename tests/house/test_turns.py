@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.turns import TURNS, chosen, parse
+from tests.turns import TURNS, chosen, leave_out, parse
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 10, 270])
@@ -25,6 +27,24 @@ def test_the_commits_number_decides_unless_another_is_named() -> None:
     assert parse("commit") in range(TURNS)
     with pytest.raises(pytest.UsageError, match="--turn is"):
         parse(str(TURNS))
+
+
+@pytest.mark.parametrize(
+    ("file", "marked", "left"),
+    [
+        ("tests/backends/sqlite/test_heads.py", 0, 2),  # a slow folder: all take turns
+        ("tests/backends/sharded/test_router_conformance.py", 8, 9),  # only the marked ones
+        ("tests/words/test_codec.py", 0, 16),
+        ("tests/words/test_codec.py", 16, 2),
+    ],
+)
+def test_which_variants_take_turns(file: str, marked: int, left: int) -> None:
+    marks = [SimpleNamespace(name="turn")]
+    calls = [SimpleNamespace(id=str(number), marks=marks if number < marked else []) for number in range(16)]
+    test: Any = SimpleNamespace(nodeid=f"{file}::test", get_closest_marker=lambda _: None)
+    made: Any = SimpleNamespace(_calls=calls, definition=test)
+    leave_out(made, 3, repeats=True)
+    assert len(calls) == left
 
 
 def test_every_test_has_one_turn_where_all_take_turns() -> None:

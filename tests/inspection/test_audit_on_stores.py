@@ -207,7 +207,6 @@ class Walk:
         await self.backend.prune(now=self.now)
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(5))
 def test_a_random_walk_of_all_verbs_never_breaks_a_rule(url: str, seed: int) -> None:
     async def walk() -> None:

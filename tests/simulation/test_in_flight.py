@@ -89,14 +89,12 @@ def walk_over_shards(seeds: Iterable[int], router: type[ShardedBackend] = Sharde
         loop.close()
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("make", [memory, sqlite, postgres, redis], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_overlaps_is_doubled_or_lost_on(make: Callable[[Path], Backend], part: int, tmp_path: Path) -> None:
     walk_on(make, tmp_path, range(part, WALKS, PARTS))
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_overlaps_is_doubled_or_lost_over_shards(part: int) -> None:
     walk_over_shards(range(part, WALKS, PARTS))

@@ -26,7 +26,6 @@ def _seen_by_call(self: WorkerCalls, shard: str, seen_call: int) -> int:
 def _nothing_written_off(self: WorkerCalls, seen_call: int) -> None: ...
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize(
     "faults",
     [
@@ -89,7 +88,6 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
         return releases
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize(
     "mutant",
     [RenewalsGiveBackWhatIsOnItsWay, SettleGoesByIdAlone, ReleaseGoesByIdAlone],

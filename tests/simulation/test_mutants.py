@@ -242,7 +242,6 @@ def make(mutant: Mutant) -> Backend:
     return mutant() if issubclass(mutant, ReferenceBackend) else StoredBy(mutant)
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("mutant", [*STORES, *BACKENDS], ids=lambda mutant: mutant.__name__)
 def test_the_walk_finds(mutant: Mutant) -> None:
     class OnMutant(Walk):

@@ -104,7 +104,6 @@ WALKS = [
 ]
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("part", range(TURNS))
 @pytest.mark.parametrize("kind", WALKS, ids=lambda kind: kind.__name__)
 def test_every_verb_from_every_state(kind: type[Walk], part: int) -> None:

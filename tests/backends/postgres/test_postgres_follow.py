@@ -150,7 +150,6 @@ def leased_alike(ways: list[Going]) -> None:
     asyncio.run(go())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rules", RULES)
 def test_the_short_way_chooses_the_same_jobs(server: Server, rules: str, seed: int) -> None:

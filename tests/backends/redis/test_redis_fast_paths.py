@@ -279,7 +279,6 @@ class Walk:
         return act.__name__
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(36))
 def test_a_store_with_fast_paths_is_the_one_without_to_the_byte(
     seed: int, made: Callable[..., Awaitable[Any]], client: redis.Redis, monkeypatch: pytest.MonkeyPatch

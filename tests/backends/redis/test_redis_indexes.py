@@ -163,7 +163,6 @@ def _holds(job: dict[str, Any]) -> bool:
     return bool(terms[5] if isinstance(terms, list) else terms)
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(2000, 2006))
 @pytest.mark.parametrize("kind", [Walk, FlowWalk])
 def test_indexes_and_numbers_are_those_of_the_records(kind: type[Walk], seed: int) -> None:

@@ -149,7 +149,6 @@ def _changed(packed: bytes, field: str, value: Any) -> bytes:
     return b"\xdc" + len(fields).to_bytes(2, "big") + b"".join(map(msgspec.msgpack.encode, fields))
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_of_a_wrong_kind_stops_nobody_and_is_named(
     field: str, make: Callable[..., RedisBackend], client: redis.Redis, prefix: str
@@ -245,7 +244,6 @@ async def _seen(backend: RedisBackend) -> None:
     await backend.dump()
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("what", STRUCTURES)
 def test_a_value_of_a_wrong_kind_says_nothing_and_stops_nobody(
     what: str, make: Callable[..., RedisBackend], client: redis.Redis, prefix: str

@@ -108,7 +108,6 @@ class Worker:
         assert answer.known and set(answer.lost) <= pending
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_lost_or_doubled_in_a_storm(seed: int) -> None:
     async def whole() -> None:

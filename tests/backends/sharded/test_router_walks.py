@@ -81,7 +81,6 @@ async def _walk_both(seed: int) -> int:
     return STEPS
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("seed", range(2000, 2020))
 def test_the_router_walks_like_memory(seed: int) -> None:
     assert asyncio.run(_walk_both(seed)) > 5

@@ -99,7 +99,6 @@ async def walk(backend: SqliteBackend, seed: int, rules: list[TaskRule], flows: 
     return seen
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("flows", [0.0, 0.7], ids=["groups", "flows"])

@@ -185,7 +185,6 @@ def _work_through(path: str, name: str, seen: Any) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.turn
 @pytest.mark.parametrize(("order", "limit"), [("strict", 1), ("relaxed", 3)])
 def test_eight_processes_on_one_file_never_exceed_a_groups_limit(tmp_path: Path, order: Any, limit: int) -> None:
     from holdfast.records import QueueRule
