@@ -64,8 +64,10 @@ class SqliteArea:
 
     def read(self) -> Reading:
         """Writing transactions: a count in the header of the WAL index, which exists while the file is open."""
-        memory = Path(f"{self._file}-shm")
-        count = int.from_bytes(memory.read_bytes()[8:12], "little") if memory.exists() else 0
+        try:
+            count = int.from_bytes(Path(f"{self._file}-shm").read_bytes()[8:12], "little")
+        except FileNotFoundError:
+            count = 0
         return Reading(calls=count)
 
 
