@@ -40,13 +40,13 @@ STORES: dict[str, Callable[[], MakeBackend]] = {
 def _runs() -> Iterator[ParameterSet]:
     """The store in memory has its verbs from the SQLite store, statement for statement. Its own are the lock, its
     databases and the way to wait, which the rivals' cases need. What else runs on it in `./check --fast` repeats the
-    SQLite store's cases, which the whole run has. `./check --python` has the first line of each table. Later lines take
-    turns, except on memory where it repeats them: so `./check --fast` has them all."""
+    SQLite store's cases, which the whole run has. `./check --python` has the first line of each table. On SQLite every
+    run has all lines, and so has memory where it repeats them; on the others later lines take turns."""
     for store in STORES:
         for case in CASES:
             repeated = [pytest.mark.repeat] if store == "memory" and case not in RIVAL_CASES else []
             later = [pytest.mark.later_line] if case in LATER_LINES else []
-            turn = [pytest.mark.turn] if case in TURNS and not repeated else []
+            turn = [pytest.mark.turn] if case in TURNS and store != "sqlite" and not repeated else []
             yield pytest.param(store, case, marks=repeated + later + turn, id=f"{store}-{case}")
 
 
