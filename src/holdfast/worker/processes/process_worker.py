@@ -8,7 +8,6 @@ handles signals, reaps orphans as PID 1 and watches the code for `--reload`.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from ... import logs
 from ...backends import make_backend, parse_url, preload
 from ...clock import Clock, SystemClock
 from ...errors import ConfigurationError
+from ...lazy import uncollected
 from ...options import WorkerOptions
 from ..keeper.meter import Meter
 from ..keeper.reports import Reports
@@ -260,16 +260,11 @@ def likely_scheme(plan: Plan) -> str:
 
 def import_engine(scheme: str) -> None:
     """Import the keeper and, if it can be guessed, the store. Errors are ignored here: opening the store shows them."""
-    collects = gc.isenabled()
-    gc.disable()  # what is imported stays: looking for garbage in it is time lost
-    try:
+    with uncollected():
         from ..keeper import keeper  # noqa: F401
 
         with suppress(Exception):
             preload(scheme)
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextmanager
