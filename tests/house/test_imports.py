@@ -157,7 +157,16 @@ def test_a_keeper_imports_its_own_store_and_no_feature_of_handlers() -> None:
     }  # every keeper fires ticks
 
 
-def test_the_keeper_starts_a_runner_before_it_imports_its_engine_and_the_store() -> None:
+def test_the_first_runner_is_launched_before_the_keeper_is_imported() -> None:
+    found = imported("import holdfast.cli.main, holdfast.cli.work, holdfast.worker.processes.launch")
+    ours = {name.removeprefix("holdfast.") for name in found if name.startswith("holdfast.")}
+    launch = {f"worker.processes.{name}" for name in ("launch", "guard", "begin_flags")}
+    rest = {"cli", "cli.main", "cli.work", "cli.output", "cli.parse", "cli.exits", "errors", "lazy", "names"}
+    assert ours == {*launch, *rest, "worker", "worker.processes", "worker.keeper", "worker.keeper.identity"}
+    assert found & {"asyncio", "ssl", "msgspec", "logging", "rich", "concurrent"} == set()
+
+
+def test_the_keeper_imports_its_engine_and_the_store_while_the_runner_imports_the_app() -> None:
     found = imported("import holdfast.cli.work, holdfast.worker.processes.process_worker")
     late = ("holdfast.worker.keeper.keeper", "holdfast.worker.keeper.exchange_loop", "holdfast.cron.api", "cronsim")
     assert found & {*late, "sqlite3", "redis", "psycopg", "rich"} == set()

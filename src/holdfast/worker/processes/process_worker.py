@@ -31,8 +31,8 @@ from ..keeper.reports import Reports
 from ..keeper.runners import Signals
 from ..keeper.shutdown import stop_signals
 from . import protocol
-from .guard_client import OWN_CHILDREN
 from .health import HealthPort, MetricsPort, Notifier
+from .launch import OWN_CHILDREN, Launched
 from .pool import Pool
 from .spawner import Plan
 
@@ -66,7 +66,9 @@ class ProcessWorker:
         reload: bool = False,
         health: tuple[str, int] | None = None,
         metrics: Metrics | None = None,
+        launched: Launched | None = None,
     ) -> None:
+        self._launched = launched
         self._plan, self._options, self._clock = plan, options, clock or SystemClock()
         self._announce, self._reload, self._health, self._metrics = announce, reload, health, metrics
         self._meter = Meter() if metrics is not None else None
@@ -118,7 +120,7 @@ class ProcessWorker:
 
     async def _first_hello(self, pool: Pool) -> protocol.Hello | None:
         """The first runner's hello; None if asked to stop while it is still importing."""
-        opening = asyncio.ensure_future(pool.open())
+        opening = asyncio.ensure_future(pool.open(self._launched))
         asked = asyncio.ensure_future(self._stop_early.wait())
         await asyncio.sleep(0)  # now the runner starts, on another core
         import_engine(likely_scheme(self._plan))
