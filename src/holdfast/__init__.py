@@ -176,7 +176,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = getattr(import_module(home, __name__), name)
+    with import_module(".lazy", __name__).uncollected():
+        value = getattr(import_module(home, __name__), name)
     globals()[name] = value  # later lookups skip __getattr__
     return value
 

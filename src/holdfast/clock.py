@@ -8,6 +8,7 @@ reading is meaningless after a reboot.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 import threading
@@ -158,3 +159,24 @@ def _boot_id_windows() -> str:
             return str(winreg.QueryValueEx(key, "BootId")[0])
     except OSError:
         return ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Periodic checks of an idle worker. Each wake-up of a process costs more than most checks, so they share them.
+
+
+TICK_SECONDS = 0.5
+_PHASE = time.monotonic() % TICK_SECONDS  # of this process: workers of one host must not all wake at the same instant
+
+
+def until_tick(seconds: float, now: float | None = None) -> float:
+    """How long to sleep instead of `seconds`: until the last tick within them, shared by all checks of this process.
+
+    Not longer by more than half a millisecond, and shorter by less than a tick. `now` is on the clock of event loops;
+    pauses below a tick stay.
+    """
+    if seconds < TICK_SECONDS:
+        return seconds
+    now = time.monotonic() if now is None else now
+    ticks = (now - _PHASE + seconds) / TICK_SECONDS + 1e-3  # a timer may fire a little early
+    return math.floor(ticks) * TICK_SECONDS + _PHASE - now

@@ -5,8 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.clock import SECONDS_MAX, Clock, ManualClock, SystemClock, boot_id, moment, to_seconds
+from holdfast.clock import (
+    SECONDS_MAX,
+    TICK_SECONDS,
+    Clock,
+    ManualClock,
+    SystemClock,
+    boot_id,
+    moment,
+    to_seconds,
+    until_tick,
+)
 from holdfast.errors import ConfigurationError
 
 
@@ -48,3 +60,18 @@ def test_durations_become_seconds(value: float | timedelta, seconds: float) -> N
 def test_what_is_no_duration_is_refused_by_name(value: object) -> None:
     with pytest.raises(ConfigurationError, match="delay="):
         to_seconds(value, "delay=")  # type: ignore[arg-type]
+
+
+@given(st.floats(min_value=0.5, max_value=100.0), st.floats(min_value=0.0, max_value=1e7))
+def test_checks_share_ticks_and_none_comes_later_than_without(seconds: float, now: float) -> None:
+    wait = until_tick(seconds, now)
+    assert seconds - TICK_SECONDS - 1e-6 <= wait <= seconds + 1e-3
+    again = now + wait
+    assert until_tick(2 * TICK_SECONDS, again) == pytest.approx(2 * TICK_SECONDS, abs=1e-6), "it is a tick"
+    assert until_tick(TICK_SECONDS, again - 1e-9) == pytest.approx(TICK_SECONDS, abs=1e-6), (
+        "a timer fires a little early"
+    )
+
+
+def test_a_pause_below_a_tick_stays() -> None:
+    assert until_tick(0.01, 123.4) == 0.01

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.worker.processes import guard
+from holdfast.options import SLOTS_ASYNC
+from holdfast.worker.keeper.chains import CHAINED_MAX
+from holdfast.worker.processes import guard, launch
+from holdfast.worker.processes.runner_process import AHEAD_MAX, BATCHED_MAX, SPARE_FLAGS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's timers and /proc")
 
@@ -173,3 +176,22 @@ def test_it_imports_nothing_of_ours() -> None:
     code += "print([name for name in sys.modules if name.split('.')[0] in ('holdfast', 'msgspec', 'asyncio')])"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, guard.__file__], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_launched_guard_and_its_runner_end_if_nobody_adopts_them() -> None:
+    with launch.launched(None) as one:
+        guard_process = one.adopt()
+        one.adopted = False
+        guard_process.socket.settimeout(20)
+        kind, tag, size = guard.FRAME.unpack(guard_process.socket.recv(guard.FRAME.size))
+        assert (kind, tag) == (guard.STARTED, launch.FIRST_TAG)
+        (pid,) = guard.STARTED_FACTS.unpack(guard_process.socket.recv(size))
+        runner = os.pidfd_open(pid)
+    assert guard_process.process.returncode is not None
+    assert select.select([runner], [], [], 20.0)[0], "the runner lives on"
+    os.close(runner)
+    assert guard_process.process.pid not in launch.OWN_CHILDREN
+
+
+def test_a_runner_that_was_launched_before_its_slots_were_known_has_a_flag_for_every_job() -> None:
+    assert launch.FLAGS_BEYOND_SLOTS >= SLOTS_ASYNC + SPARE_FLAGS + AHEAD_MAX + CHAINED_MAX + BATCHED_MAX

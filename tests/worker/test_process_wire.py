@@ -13,7 +13,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import Lease, Release
 from holdfast.worker.processes import protocol
-from holdfast.worker.processes.protocol import BeginFlags, make_file
+from holdfast.worker.processes.begin_flags import BeginFlags, make_file
 
 LEASE = Lease("j1", "t1", 7, "send", "mail", b'{"to":"\xc3\xa4"}', group="g", options=b"{}")
 SETTLED = Settlement(

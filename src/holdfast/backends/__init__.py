@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
 from ..frozen import Discreet
-from ..lazy import import_lazily
+from ..lazy import import_lazily, uncollected
 from .contract import Backend
 from .urls import ServerUrl, shown_path, split_server_url
 
@@ -268,6 +268,11 @@ def open_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
 
 def make_backend(address: Address, *, clock: Clock | None = None, **options: Any) -> Backend:
     """Like `open_backend`, for a parsed URL."""
+    with uncollected():
+        return _make_backend(address, clock=clock, **options)
+
+
+def _make_backend(address: Address, *, clock: Clock | None, **options: Any) -> Backend:
     timing: dict[str, Any] = {} if clock is None else {"clock": clock}
     if address.scheme == "memory":
         from .sqlite.memory import MemoryBackend

@@ -20,8 +20,6 @@ from ..names import visible, visible_json
 from ..worker.runner.log_capture import JOB_FIELDS, message_of
 from ..worker.runner.output import Captured
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
-FORMATS = ("text", "json", "logfmt")
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *JOB_FIELDS}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..lazy import uncollected
 from ..names import nearest
 from .exits import Exit, tell
 
@@ -85,7 +86,8 @@ class Root(click.Group):
         module = COMMANDS.get(cmd_name)
         if module is None:
             return None
-        loaded = importlib.import_module(f"holdfast.cli.{module}")
+        with uncollected():
+            loaded = importlib.import_module(f"holdfast.cli.{module}")
         command = getattr(loaded, cmd_name.replace("-", "_"))
         if not isinstance(command, click.Command):
             raise TypeError(f"holdfast.cli.{module} has no command {cmd_name!r}")

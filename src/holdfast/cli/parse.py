@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..clock import duration_seconds
-from ..lifecycle import State
+from ..lazy import import_lazily
+
+if TYPE_CHECKING:
+    from .. import clock, lifecycle
+else:
+    import_lazily(globals(), "..clock", "..lifecycle")  # `holdfast work` launches a runner before it needs them
 
 if TYPE_CHECKING:  # generic for type checkers, a plain class in older supported versions of click
     from ..job import Job
@@ -29,6 +33,12 @@ else:
     DurationType = MomentType = SizeType = WordType = click.ParamType
 
 
+# options.LogJobs is spelled here once more, so that the command line need not import it.
+LOG_JOBS = ("none", "failures", "all")
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_FORMATS = ("text", "json", "logfmt")
+
+
 class Duration(DurationType):
     """90s, 2h, 7d, 1h30m, 500ms, or plain seconds."""
 
@@ -37,7 +47,7 @@ class Duration(DurationType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        seconds = duration_seconds(str(value))
+        seconds = clock.duration_seconds(str(value))
         if seconds is None:
             self.fail(f"{value!r} is not a duration. Write 90s, 15m, 2h, 7d, or plain seconds.", param, ctx)
         return seconds
@@ -180,7 +190,7 @@ def counted(number: int, things: str) -> str:
 
 def tries(job: Job[Any]) -> int:
     """The attempts so far, the running one among them: the store counts an attempt when it ends."""
-    return job.attempts + (job.state is State.RUNNING)
+    return job.attempts + (job.state is lifecycle.State.RUNNING)
 
 
 def span(seconds: float) -> str:

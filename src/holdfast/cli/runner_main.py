@@ -27,8 +27,8 @@ from ..app import Holdfast
 from ..context import Resources, storable, tellable_words
 from ..errors import StartupFailed
 from ..worker.processes import protocol
+from ..worker.processes.begin_flags import BeginFlags
 from ..worker.processes.guard import FIRST_FD
-from ..worker.processes.protocol import BeginFlags
 from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps, slots_for
 from ..worker.runner.log_capture import LogCapture
 from ..worker.runner.output import capture_output

@@ -1,33 +1,38 @@
 """`holdfast work MODULE:APP`: a keeper here, runner processes under a guard, until a signal or until drained.
 
 Loaded by main when called. Never imports the user's code: the first runner does, and reports what the keeper needs.
-While running, a worker logs the messages of `holdfast.logs` on stderr.
+The guard and first runner are launched before the keeper is imported, so this module imports little by itself. While
+running, a worker logs the messages of `holdfast.logs` on stderr.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import __version__
-from ..backends import parse_url
+from ..lazy import import_lazily, uncollected
 from ..names import nearest
-from ..options import LogJobs, QueueOrder, WorkerOptions
-from ..worker_status import DEFAULT_SLOTS
 from .exits import CommandFailed, Exit
-from .log_output import FORMATS, LEVELS, logs_on_stderr
 from .output import Printer
-from .parse import Duration, Numbered, Prefetch, Size, counted
+from .parse import LOG_FORMATS, LOG_JOBS, LOG_LEVELS, Duration, Numbered, Prefetch, Size, counted
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from .. import backends, options, worker_status
+    from ..options import QueueOrder, WorkerOptions
     from ..worker.embedded import Drained
-    from ..worker.processes.process_worker import Metrics
+    from ..worker.processes.process_worker import Metrics, ProcessWorker
     from ..worker.processes.protocol import Hello
     from ..worker.processes.spawner import Plan
+    from . import log_output
+else:
+    import_lazily(globals(), "asyncio", "..backends", "..options", "..worker_status", ".log_output")
 
 
 @click.command()
@@ -80,11 +85,13 @@ if TYPE_CHECKING:
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve it.")
 @click.option(
     "--log-jobs",
-    type=click.Choice(get_args(LogJobs)),
+    type=click.Choice(LOG_JOBS),
     help="Log the start and end of jobs. [all, but summed up above 100 lines a second]",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), help="Log nothing below this. [info]")
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the log.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log nothing below this. [info]")
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log."
+)
 @click.option("--verbose", "-v", is_flag=True, help="The same as --log-level debug.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def work(
@@ -118,45 +125,55 @@ def work(
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
-    from ..worker.processes.process_worker import ProcessWorker
-    from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
+    from ..worker.processes.launch import launched
 
-    served, health, metrics = read_queues(queues), read_address(health_port), _metrics(metrics_host, metrics_port)
-    _check(url, start_timeout, timeout)
-    runners, level = runners or os.cpu_count() or 1, log_level or ("debug" if verbose else "info")
-    options = _options(queues=served, slots=slots, **settings)
-    plan = Plan(
-        app=app,
-        app_dir=app_dir,
-        imports=imports,
-        url=url,
-        runners=runners if slots is None else min(runners, slots),
-        slots=slots,
-        queues=options.queues,
-        prefetch=prefetch,
-        isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
-        grace=options.grace,
-        start_timeout=START_SECONDS_DEFAULT if start_timeout is None else start_timeout,
-        max_jobs=max_jobs,
-        max_memory=max_memory,
-        log_level=level,
-        log_format=log_format,
-        timeout=timeout,
-    )
-    printer, stores = Printer(as_json=as_json), list[str]()  # the store, once a runner has reported which it is
+    served, health = read_queues(queues), read_address(health_port)
+    with launched(slots) as first:  # they start while the keeper is imported
+        with uncollected():
+            from ..worker.processes.process_worker import ProcessWorker
+            from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan
 
-    def announce(hello: Hello, slots: int) -> None:
-        stores.append(parse_url(hello.url).safe_url)
-        _announce(printer, hello, plan, slots, served)
+        metrics = _metrics(metrics_host, metrics_port)
+        _check(url, start_timeout, timeout)
+        runners = runners or os.cpu_count() or 1
+        chosen = _options(queues=served, slots=slots, **settings)
+        plan = Plan(
+            app=app,
+            app_dir=app_dir,
+            imports=imports,
+            url=url,
+            runners=runners if slots is None else min(runners, slots),
+            slots=slots,
+            queues=chosen.queues,
+            prefetch=prefetch,
+            isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
+            grace=chosen.grace,
+            start_timeout=START_SECONDS_DEFAULT if start_timeout is None else start_timeout,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
+            log_level=log_level or ("debug" if verbose else "info"),
+            log_format=log_format,
+            timeout=timeout,
+        )
+        printer, stores = Printer(as_json=as_json), list[str]()  # the store, once a runner has reported which it is
 
-    with logs_on_stderr(level, log_format):
+        def announce(hello: Hello, slots: int) -> None:
+            stores.append(backends.parse_url(hello.url).safe_url)
+            _announce(printer, hello, plan, slots, served)
+
+        more: dict[str, Any] = {"reload": reload, "health": health, "metrics": metrics, "launched": first}
+        drained = _run(plan, lambda: ProcessWorker(plan, chosen, announce=announce, **more))
+    return _tell_end(printer, drained, next(iter(stores), None))
+
+
+def _run(plan: Plan, make: Callable[[], ProcessWorker]) -> Drained:
+    from ..worker.processes.spawner import RunnerRefused
+
+    with log_output.logs_on_stderr(plan.log_level, plan.log_format):
         try:
-            worker = ProcessWorker(plan, options, announce=announce, reload=reload, health=health, metrics=metrics)
-            drained = asyncio.run(worker.run())
+            return asyncio.run(make().run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
-    _tell_end(printer, drained, next(iter(stores), None))
-    return Exit.DONE
 
 
 def _metrics(host: str, port: int | None) -> Metrics | None:
@@ -171,7 +188,7 @@ def _metrics(host: str, port: int | None) -> Metrics | None:
 def _check(url: str | None, start_timeout: float | None, timeout: float | None) -> None:
     """Raise on a mistake here, before anything is started."""
     if url is not None:
-        parse_url(url)
+        backends.parse_url(url)
     if start_timeout is not None and start_timeout < 1:
         raise click.BadParameter("must be at least 1 s: importing an app takes time.", param_hint="--start-timeout")
     if timeout is not None and timeout <= 0:
@@ -190,10 +207,10 @@ def _options(
     chosen = {name: value for name, value in settings.items() if value is not None}
     order: QueueOrder = "strict" if strict_order else "fair"
     chosen |= {"task_slots": dict(task_slots), "history": not no_history}
-    return WorkerOptions(weights=dict(weights), queue_order=order, **chosen)
+    return options.WorkerOptions(weights=dict(weights), queue_order=order, **chosen)
 
 
-def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
+def _tell_end(printer: Printer, drained: Drained, store: str | None) -> int:
     if printer.as_json:
         counts = {"succeeded": drained.succeeded, "failed": drained.failed, "left": drained.left}
         printer.document({"store": store, **counts})
@@ -202,6 +219,7 @@ def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
         unknown = "the remaining jobs could not be counted"
         left = unknown if drained.left is None else f"{counted(drained.left, 'jobs')} left"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {left}.")
+    return Exit.DONE
 
 
 def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:
@@ -227,8 +245,8 @@ def read_address(text: str | None) -> tuple[str, int] | None:
 
 def _announce(printer: Printer, hello: Hello, plan: Plan, slots: int, served: dict[str, int | None] | None) -> None:
     known = {task.queue for task in hello.tasks}
-    store = parse_url(hello.url).safe_url
-    why = DEFAULT_SLOTS.get(hello.slots_from)
+    store = backends.parse_url(hello.url).safe_url
+    why = worker_status.DEFAULT_SLOTS.get(hello.slots_from)
     size = f"{counted(plan.runners, 'runners')}, {counted(slots, 'slots')}{f': {why}' if why else ''}"
     who = f"holdfast {__version__}: working for {plan.app} (pid {os.getpid()}, {size})"
     printer.note(f"{who}, {counted(len(hello.tasks), 'tasks')}, store {store}")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...clock import Clock
+from ...clock import Clock, until_tick
 from ...lazy import import_lazily
 from .codec import SQL
 from .connection import connect, errors_mapped
@@ -40,9 +40,8 @@ POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
 HEARING_SECONDS_MAX = 0.5  # with inotify; after one change it did not report, these wake-ups poll for good
 EVENT_SECONDS_MAX = 10.0  # from the event of a write until its commit is visible, on the slowest disk
-HEARING_GROWTH = 1.3  # a write is reported before the commit is on disk: visible soon, or a little later
+HEARING_GROWTH = 2.0  # a write is reported before the commit is on disk: noticed within twice the time that takes
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
-CLAIM_GROWTH = 2.0  # … nor often: only a write of that very moment may have been reported and is not visible yet
 
 # All Wakeups of this process, by file: the app's backend and the worker's are two, and nudge each other at once.
 _watches: dict[str, weakref.WeakSet[Wakeups]] = {}
@@ -206,7 +205,8 @@ class Wait:
 
     async def pause(self, seconds_max: float) -> None:
         """Pause until a commit is reported, or for an interval that grows each time."""
-        self._timer = self.loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
+        seconds = until_tick(min(self._seconds, seconds_max))
+        self._timer = self.loop.call_later(seconds, self._time_is_up)
         most = POLL_SECONDS_MAX if self._ear is None else HEARING_SECONDS_MAX
         self._seconds = min(self._seconds * self._growth, most)
         await self._event.wait()
@@ -227,14 +227,15 @@ class Wait:
         self._nudged, self._seconds = True, POLL_SECONDS_MIN
         if self._ear is not None:
             self._ear.go_on()
-            self._seconds, self._growth = CLAIM_SECONDS, CLAIM_GROWTH
+            self._seconds = CLAIM_SECONDS
         self._stop_timer()
         self._timer = self.loop.call_later(CLAIM_SECONDS, self._time_is_up)
 
     def begin_again(self) -> None:
-        """A change was seen: the next one may be near, unless it was this worker's own claim."""
+        """A change was seen: the next one may be near. If that is reported, checks become frequent then; if its report
+        was read with the first one's, they have been since."""
         self._nudged = False
-        if self._growth != CLAIM_GROWTH:
+        if self._ear is None:
             self._seconds = POLL_SECONDS_MIN
 
     def was_told(self) -> bool:
@@ -257,7 +258,7 @@ class Wait:
 
     def _written(self) -> None:
         """The write is visible only once it is on disk, which takes a moment."""
-        self._nudged, self._seconds, self._growth = True, POLL_SECONDS_MIN, HEARING_GROWTH
+        self._nudged, self._seconds = True, POLL_SECONDS_MIN
         if self._timer is not None and self._timer.when() > self.loop.time() + POLL_SECONDS_MIN:
             self._stop_timer()
             self._timer = self.loop.call_later(POLL_SECONDS_MIN, self._time_is_up)

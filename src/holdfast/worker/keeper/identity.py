@@ -12,18 +12,24 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...clock import boot_id
-from ...records import WorkerRecord
+from ...lazy import import_lazily
+
+if TYPE_CHECKING:
+    from ... import clock, records
+    from ...records import WorkerRecord
+else:
+    import_lazily(globals(), "...clock", "...records")  # what is launched first is marked before they are imported
 
 
 def new_worker(*, lease: float, queues: tuple[str, ...], slots: int, isolates: bool = False) -> WorkerRecord:
     """A record for this process under a new random id."""
-    return WorkerRecord(
+    return records.WorkerRecord(
         id=_new_id(),
         host=socket.gethostname(),
         pid=os.getpid(),
-        boot_id=boot_id(),
+        boot_id=clock.boot_id(),
         pid_namespace=pid_namespace(),
         lease_seconds=lease,
         queues=queues,

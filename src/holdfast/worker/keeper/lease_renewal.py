@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ... import events, logs
+from ...clock import until_tick
 from ...context import Ended, Gone, Stop, interrupted
 from ...errors import HoldfastError, OutcomeUnknown
 from ...lifecycle import Settlement
@@ -284,7 +285,7 @@ class LeaseRenewer:
         while True:
             remaining = self.fence_at - self._store.clock.steady()
             if remaining > 0 or self.fenced:
-                await asyncio.sleep(min(max(remaining, 0.01), FENCE_LOOK_SECONDS))
+                await asyncio.sleep(until_tick(min(max(remaining, 0.01), FENCE_LOOK_SECONDS)))
             else:
                 await self._fence()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ... import events, logs
+from ...clock import until_tick
 from ...errors import HoldfastError
 from ...lifecycle import State
 from ...options import WorkerOptions
@@ -42,7 +43,8 @@ class Recorder:
     async def record_forever(self) -> None:
         failed = 0
         while self._journal.on:
-            await asyncio.sleep(FLUSH_EVERY_SECONDS + (backoff(failed) if failed else 0.0))
+            seconds = FLUSH_EVERY_SECONDS + (backoff(failed) if failed else 0.0)
+            await asyncio.sleep(until_tick(seconds))
             failed = 0 if await self.flush() else failed + 1
 
     async def flush(self) -> bool:

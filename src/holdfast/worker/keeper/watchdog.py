@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from ... import events, logs
+from ...clock import until_tick
 from ...options import WorkerOptions
 from .exchange_loop import ExchangeLoop
 from .runners import Runners, Signals
@@ -44,7 +45,7 @@ class Watchdog:
 
     async def watch_forever(self) -> None:
         while True:
-            await asyncio.sleep(min(LOOK_EVERY_SECONDS, self._patience / 2))
+            await asyncio.sleep(until_tick(min(LOOK_EVERY_SECONDS, self._patience / 2)))
             self._look()
             self._look_at_claims()
 

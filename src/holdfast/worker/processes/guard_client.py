@@ -7,21 +7,15 @@ lost guard's runners are dead, because they die with their parent.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import struct
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from ..keeper.identity import process_mark
 from . import guard
+from .launch import OWN_CHILDREN, GuardProcess, send_frame, start_guard, start_payload
 
 END_WITHIN_SECONDS = 5.0
-OWN_CHILDREN: set[int] = set()  # pids of guards started here and not yet reaped
 
 
 class GuardOwner(Protocol):
@@ -35,27 +29,15 @@ class GuardOwner(Protocol):
 
 
 class GuardClient:
-    """One guard process."""
+    """One guard process: a new one, or the one that was launched before the keeper was imported."""
 
-    def __init__(self, owner: GuardOwner) -> None:
+    def __init__(self, owner: GuardOwner, adopted: GuardProcess | None = None) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._incoming = bytearray()
         self.lost = False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        script = str(Path(guard.__file__))
-        with theirs:
-            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-                [sys.executable, "-I", "-S", script, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, guard.KEEPER: process_mark(os.getpid())},
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # only the keeper handles the terminal's signals
-            )
-        OWN_CHILDREN.add(self.process.pid)
-        ours.setblocking(False)
-        self._socket = ours
-        self._loop.add_reader(ours, self._read)
+        self.process, self._socket = adopted or start_guard()
+        self._loop.add_reader(self._socket, self._read)
 
     # ------------------------------------------------------------------ commands
 
@@ -65,8 +47,7 @@ class GuardClient:
 
     def start(self, tag: int, words: Sequence[str], fds: Sequence[int], *, speaks: bool = False) -> None:
         """Start a program as runner `tag`, with `fds` from descriptor 3 on; `speaks`: the last is also its output."""
-        payload = bytes([len(fds), int(speaks)]) + b"\0".join(os.fsencode(word) for word in words)
-        self._send(guard.START, tag, payload, fds)
+        self._send(guard.START, tag, start_payload(words, len(fds), speaks=speaks), fds)
 
     def signal(self, tag: int, number: int) -> None:
         self._send(guard.SIGNAL, tag, bytes([number]))
@@ -106,15 +87,7 @@ class GuardClient:
     # ------------------------------------------------------------------ transport
 
     def _send(self, kind: int, tag: int, payload: bytes, fds: Sequence[int] = ()) -> None:
-        if self.lost:
-            return
-        frame = guard.FRAME.pack(kind, tag, len(payload)) + payload
-        extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"<{len(fds)}i", *fds))] if fds else []
-        try:
-            sent = self._socket.sendmsg([frame], extra)
-        except OSError:
-            sent = 0
-        if sent != len(frame):
+        if not self.lost and not send_frame(self._socket, kind, tag, payload, fds):
             self._lose()
 
     def _read(self) -> None:

@@ -26,6 +26,7 @@ from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals, limited_by
 from . import protocol
 from .exit_outcomes import outcomes_after_exit
+from .launch import Launched
 from .resource_limits import children_of
 from .runner_process import AHEAD_MAX, RunnerProcess, Stage, ahead_by_time
 from .spawner import Plan, RunnerSpawner
@@ -73,9 +74,9 @@ class Pool(Runners):
         self._failed_by_kill: dict[str, _KilledJob] = {}  # by token: failed by a kill, retry policy not yet applied
         self._run_seconds: float | None = None  # mean run time of recent jobs; None: not known yet
 
-    async def open(self) -> protocol.Hello:
-        """Start the guard and the first runner; the others follow."""
-        hello = await self.spawner.open()
+    async def open(self, launched: Launched | None = None) -> protocol.Hello:
+        """Start the guard and the first runner, unless they are launched already; the others follow."""
+        hello = await self.spawner.open(launched)
         self.spawner.fill()
         return hello
 

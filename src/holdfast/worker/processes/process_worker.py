@@ -8,7 +8,6 @@ handles signals, reaps orphans as PID 1 and watches the code for `--reload`.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import re
 import signal
@@ -25,14 +24,15 @@ from ... import logs
 from ...backends import make_backend, parse_url, preload
 from ...clock import Clock, SystemClock
 from ...errors import ConfigurationError
+from ...lazy import uncollected
 from ...options import WorkerOptions
 from ..keeper.meter import Meter
 from ..keeper.reports import Reports
 from ..keeper.runners import Signals
 from ..keeper.shutdown import stop_signals
 from . import protocol
-from .guard_client import OWN_CHILDREN
 from .health import HealthPort, MetricsPort, Notifier
+from .launch import OWN_CHILDREN, Launched
 from .pool import Pool
 from .spawner import Plan
 
@@ -66,7 +66,9 @@ class ProcessWorker:
         reload: bool = False,
         health: tuple[str, int] | None = None,
         metrics: Metrics | None = None,
+        launched: Launched | None = None,
     ) -> None:
+        self._launched = launched
         self._plan, self._options, self._clock = plan, options, clock or SystemClock()
         self._announce, self._reload, self._health, self._metrics = announce, reload, health, metrics
         self._meter = Meter() if metrics is not None else None
@@ -118,7 +120,7 @@ class ProcessWorker:
 
     async def _first_hello(self, pool: Pool) -> protocol.Hello | None:
         """The first runner's hello; None if asked to stop while it is still importing."""
-        opening = asyncio.ensure_future(pool.open())
+        opening = asyncio.ensure_future(pool.open(self._launched))
         asked = asyncio.ensure_future(self._stop_early.wait())
         await asyncio.sleep(0)  # now the runner starts, on another core
         import_engine(likely_scheme(self._plan))
@@ -260,16 +262,11 @@ def likely_scheme(plan: Plan) -> str:
 
 def import_engine(scheme: str) -> None:
     """Import the keeper and, if it can be guessed, the store. Errors are ignored here: opening the store shows them."""
-    collects = gc.isenabled()
-    gc.disable()  # what is imported stays: looking for garbage in it is time lost
-    try:
+    with uncollected():
         from ..keeper import keeper  # noqa: F401
 
         with suppress(Exception):
             preload(scheme)
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextmanager

@@ -30,8 +30,8 @@ from ..keeper.declare import declared_by
 from ..keeper.reports import Reports
 from ..runner.attempt import Runner
 from . import protocol
+from .begin_flags import BeginFlags
 from .guard import DUMP_SIGNAL
-from .protocol import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from ..keeper.batches import Together
 from ..keeper.chains import CHAINED_MAX, Chains
 from ..runner.output import OutputPipe
 from . import protocol
-from .protocol import BeginFlags, make_file
+from .begin_flags import BeginFlags
+from .launch import RunnerEnds, make_ends
 
 SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AHEAD_MAX = 200  # jobs that a runner may hold beyond its slots
@@ -40,7 +41,6 @@ DUMP_BYTES_MAX = 1 << 20
 TELL_FRAMES_MAX = 64  # send no more events to a runner that has this many frames unread
 WRITTEN_AT_ONCE_MAX = 1  # with more jobs, the next exchange comes first: the runner would take the processor from it
 SENDING_FRAMES = 3  # send no more jobs to a runner that has this many frames unread
-SOCKET_BYTES = 1 << 20  # requested; the system may allow less
 WRITE_BYTES_TARGET = 1 << 16  # frames are written together up to this size
 
 
@@ -77,7 +77,9 @@ class RunnerProcessOwner(Protocol):
 class RunnerProcess(asyncio.BufferedProtocol):
     """The keeper's handle of one runner process."""
 
-    def __init__(self, owner: RunnerProcessOwner, tag: int, slots: int, *, dedicated: bool) -> None:
+    def __init__(
+        self, owner: RunnerProcessOwner, tag: int, slots: int, *, dedicated: bool, ends: RunnerEnds | None = None
+    ) -> None:
         self._owner, self._loop = owner, asyncio.get_running_loop()
         self.tag, self.slots, self.dedicated = tag, slots, dedicated
         self.stage = Stage.STARTING
@@ -108,14 +110,12 @@ class RunnerProcess(asyncio.BufferedProtocol):
         self._flushing = False
         self._full = False  # the socket's buffer is full
         self._dump_read = 0
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+        ends = ends or make_ends(slots)
+        self._ours, self.dump_fd = ends.socket, ends.dump
         flags = slots + SPARE_FLAGS + (0 if dedicated else AHEAD_MAX)
         chained = 0 if dedicated else CHAINED_MAX
         batched = 0 if dedicated else BATCHED_MAX
-        begin_flags = make_file(flags + chained + batched)
-        self.dump_fd = os.memfd_create("holdfast-stacks") if hasattr(os, "memfd_create") else make_file(1)
-        self.begin_flags = BeginFlags(begin_flags)
+        self.begin_flags = BeginFlags(ends.begin_flags)
         self._free_flags = list(range(flags))
         self._chain_flags = list(range(flags, flags + chained))  # of chained jobs
         self._batch_flags = list(range(flags + chained, flags + chained + batched))
@@ -123,7 +123,7 @@ class RunnerProcess(asyncio.BufferedProtocol):
         self.chains = Chains()
         self.together = Together()
         self.output = OutputPipe() if dedicated else None
-        self.fds: tuple[int, ...] = (theirs.detach(), begin_flags, self.dump_fd)
+        self.fds: tuple[int, ...] = ends.fds
         if self.output is not None:
             self.fds += (self.output.theirs,)
 

@@ -7,7 +7,6 @@ ready or has died. It never decides about jobs.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from ...options import SLOTS_ASYNC
 from ..keeper.store_client import backoff
 from . import guard, protocol
 from .guard_client import GuardClient
+from .launch import COMMAND, FIRST_TAG, Launched
 from .runner_process import RunnerProcess, Stage, how_it_ended
 
 EOF_WITHIN_SECONDS = 2.0  # after a runner's exit, to read its last frames
@@ -29,7 +29,6 @@ QUIT_WITHIN_SECONDS = 7.0  # to finish callbacks and shutdown functions
 RESTART_SECONDS_MAX = 30.0
 SHORT_LIFE_SECONDS = 10.0  # a runner that exits by itself this soon after its hello, without a job, failed to start
 START_SECONDS_DEFAULT = 120.0  # from start to hello, which includes importing the app and its startup functions
-PROGRAM = "holdfast.cli.runner_main"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -97,11 +96,15 @@ class RunnerSpawner:
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self) -> protocol.Hello:
-        """Start the guard and the first runner. Return its hello, or raise RunnerRefused."""
+    async def open(self, launched: Launched | None = None) -> protocol.Hello:
+        """Start the guard and the first runner, or adopt them. Return its hello, or raise RunnerRefused."""
         self._first = asyncio.get_running_loop().create_future()
-        self.guard_client = GuardClient(self)
-        self.start()
+        if launched is None:
+            self.guard_client = GuardClient(self)
+            self.start()
+        else:
+            self.guard_client = GuardClient(self, launched.adopt())
+            self._adopt(launched)
         return await self._first
 
     async def close(self) -> None:
@@ -144,11 +147,25 @@ class RunnerSpawner:
         """Start a runner; None if there is no guard to start it."""
         if self.guard_client is None or self.guard_client.lost:
             return None
+        runner = self._prepare(dedicated=dedicated)
+        self.guard_client.start(runner.tag, COMMAND, runner.fds, speaks=dedicated)
+        runner.handed_over()
+        return runner
+
+    def _adopt(self, launched: Launched) -> None:
+        """The first runner was launched: it waits for its setup."""
+        runner = self._prepare(dedicated=False, launched=launched)
+        if runner.tag != FIRST_TAG:
+            raise RuntimeError("a launched runner is the first one")
+        runner.handed_over()
+
+    def _prepare(self, *, dedicated: bool, launched: Launched | None = None) -> RunnerProcess:
+        """A runner, with its setup on the way to it."""
         self._tags += 1
-        plan = self.plan
+        plan, ends = self.plan, None if launched is None else launched.ends
         slots = 1 if dedicated else plan.slots_each
         most = SLOTS_ASYNC if slots is None else slots  # its hello says how many
-        runner = self.runners[self._tags] = RunnerProcess(self, self._tags, most, dedicated=dedicated)
+        runner = self.runners[self._tags] = RunnerProcess(self, self._tags, most, dedicated=dedicated, ends=ends)
         runner.send(
             protocol.Setup(
                 protocol.VERSION,
@@ -166,8 +183,6 @@ class RunnerSpawner:
             )
         )
         self.spawn(runner.connect())
-        self.guard_client.start(runner.tag, [sys.executable, "-P", "-m", PROGRAM], runner.fds, speaks=dedicated)
-        runner.handed_over()
         asyncio.get_running_loop().call_later(plan.start_timeout, self._check_start, runner)
         return runner
 

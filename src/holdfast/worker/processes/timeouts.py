@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ... import events, logs
-from ...clock import Clock
+from ...clock import Clock, until_tick
 from ...context import LOG_LINE_CHARS_MAX, TRACEBACK_CHARS_MAX, Outcome, OutcomeKind, Stop, bounded
 from ...lifecycle import Failure
 from ...options import TaskOptions
@@ -155,7 +155,7 @@ class TimeoutMonitor:
             busy = any(runner.jobs for runner in runners.values())
             if not busy and self._pool.unused():
                 await self._until_given()
-            await asyncio.sleep(LOOK_SECONDS_BUSY if busy else LOOK_SECONDS_IDLE)
+            await asyncio.sleep(LOOK_SECONDS_BUSY if busy else until_tick(LOOK_SECONDS_IDLE))
             now = self._clock.steady()
             self._pool.check_waiting(now)
             for runner in list(runners.values()):
@@ -168,7 +168,7 @@ class TimeoutMonitor:
     async def _until_given(self) -> None:
         self._given.clear()
         try:
-            async with asyncio.timeout(LOOK_SECONDS_UNUSED):
+            async with asyncio.timeout(until_tick(LOOK_SECONDS_UNUSED)):
                 await self._given.wait()
         except TimeoutError:
             pass
