@@ -169,8 +169,7 @@ class ExchangeLoop:
         most = self.free()
         if not self._ledger.unsent and not (signals.claim_due and most):
             return False
-        if not (signals.closing or self._renewal.fenced):
-            await self._pace()
+        if not (signals.closing or self._renewal.fenced) and await self._pace():
             most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
         ahead = self._ahead(most)
@@ -213,18 +212,22 @@ class ExchangeLoop:
         """Tell the watchdog that this loop is alive: it makes a bounded call, or waits `seconds` on purpose."""
         self._signals.alive_at = self._store.clock.steady() + seconds
 
-    async def _pace(self) -> None:
-        """Collect outcomes before the next exchange while runners have jobs claimed ahead or large ones yet to read."""
-        began, steady, runners = self._exchanged_at, self._store.clock.steady, self._runners
+    async def _pace(self) -> bool:
+        """Collect outcomes before the next exchange while runners have jobs claimed ahead or large ones yet to read.
+        Return whether it waited."""
+        began, steady, runners, waited = self._exchanged_at, self._store.clock.steady, self._runners, False
         left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
         if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
             self._signals.slot_free.clear()
             await self._set_within(pause, self._signals.slot_free)  # a single outcome must not end it
             self._take_in_ended()
+            waited = True
         while runners.sending() and (pause := began + SENDING_PACE_SECONDS - steady()) > 0:
             self._signals.wake.clear()
             await self._set_within(pause, self._signals.wake)
             self._take_in_ended()
+            waited = True
+        return waited
 
     async def _set_within(self, seconds: float, event: asyncio.Event) -> None:
         with suppress(TimeoutError):
