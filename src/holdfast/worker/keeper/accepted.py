@@ -20,12 +20,6 @@ class Tally(Struct):
     succeeded: int = 0
     failed: int = 0
 
-    def count(self, settlement: Settlement) -> None:
-        if settlement.ending is SUCCEEDED:
-            self.succeeded += 1
-        elif settlement.failed or settlement.ending is Ending.BURIED:
-            self.failed += 1
-
 
 class Accepted:
     """The accepted outcomes that have not been told yet."""
@@ -33,15 +27,8 @@ class Accepted:
     def __init__(self, runners: Runners, journal: Journal, job_log: JobLog) -> None:
         self._runners, self._journal, self._job_log = runners, journal, job_log
         self.tally = Tally()
-        self._ends: list[tuple[Lease, Settlement]] = []
-        self._ended_at = 0.0
-
-    def add(self, lease: Lease | None, settlement: Settlement, ended_at: float) -> None:
-        """The store accepted this outcome, which the keeper had at `ended_at` (steady); None: the lease is gone."""
-        self.tally.count(settlement)
-        if lease is not None:
-            self._ends.append((lease, settlement))
-            self._ended_at = ended_at
+        self.ends: list[tuple[Lease | None, Settlement]] = []  # None: the lease is gone
+        self.ended_at = 0.0  # when the keeper had them (steady)
 
     @property
     def listened(self) -> bool:
@@ -49,20 +36,26 @@ class Accepted:
         return self._runners.wanted("succeeded")
 
     def tell(self) -> None:
-        """Log, record and emit what was added. Repeating it does nothing."""
-        if not self._ends:
+        """Count, log, record and emit `ends`. Repeating it does nothing."""
+        if not self.ends:
             return
-        ends, self._ends, ended_at = self._ends, [], self._ended_at
-        journal, job_log = self._journal, self._job_log
+        ends, self.ends, ended_at = self.ends, [], self.ended_at
+        journal, job_log, tally = self._journal, self._job_log, self.tally
         room, counts, successes = journal.room, journal.counts, self.listened
         succeeded, ran, seen = list[Lease](), list[float | None](), list[events.Event]()
         for lease, settlement in ends:
             if settlement.ending is SUCCEEDED:
+                tally.succeeded += 1
+                if lease is None:
+                    continue
                 succeeded.append(lease)
                 ran.append(settlement.ran)
                 if not (successes or len(succeeded) <= room):
                     continue
             else:
+                tally.failed += settlement.failed or settlement.ending is Ending.BURIED
+                if lease is None:
+                    continue
                 job_log.ended(lease, settlement, ended_at)
                 if counts:
                     journal.ended(lease, settlement, ended_at)

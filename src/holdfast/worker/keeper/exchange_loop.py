@@ -446,13 +446,13 @@ class ExchangeLoop:
         ended_at: float,
     ) -> None:
         leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
-        lost = list[Lease]()
+        lost, accepted, self.accepted.ended_at = list[Lease](), self.accepted.ends, ended_at
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
             if answer is ok:
-                self.accepted.add(leases.pop(settlement.token, None), settlement, ended_at)
+                accepted.append((leases.pop(settlement.token, None), settlement))
                 continue
             if answer is Answer.BUSY:
                 continue
@@ -469,7 +469,7 @@ class ExchangeLoop:
                 continue
             lease = leases.pop(settlement.token, None)
             if settlement.token in doubtful:
-                self.accepted.add(None, settlement, ended_at)  # the abandoned call had already settled it
+                accepted.append((None, settlement))  # the abandoned call had already settled it
             elif lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
