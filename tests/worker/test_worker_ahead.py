@@ -74,6 +74,7 @@ class Bench:
         self.gate, self._gate = threading.Event(), asyncio.Event()
         self.first = threading.Event()
         self.ended: list[Ended] = []
+        self.batches: list[int] = []  # how many were handed over at a time
         self._more = asyncio.Event()
         self.runner = Runner(
             find_handler=app._find_handler, hub=app._hub, slots=SLOTS, reports=Reports(), hand_over=self._hand_over
@@ -116,6 +117,7 @@ class Bench:
 
     def _hand_over(self, batch: list[Ended]) -> None:
         self.ended += batch
+        self.batches.append(len(batch))
         self._more.set()
 
     async def until(self, number: int) -> None:
@@ -169,6 +171,23 @@ async def test_coroutines_begin_in_the_order_in_which_they_came(memory_app: Work
     bench.runner.start(leases)
     await bench.until(20)
     assert order == list(range(20))
+
+
+async def test_an_outcome_waits_for_those_of_its_turn_and_for_no_later_ones(memory_app: WorkerApp) -> None:
+    bench, handed, loop = Bench(memory_app), list[int](), asyncio.get_running_loop()
+
+    @memory_app.task(name="ends at once")
+    async def ends_at_once() -> None:
+        loop.call_soon(lambda: handed.append(len(bench.ended)))  # in the next turn, before what follows the handler
+
+    bench.start("ends at once")
+    await bench.until(1)
+    await asyncio.sleep(0)
+    assert handed == [1]
+    bench.runner.start([lease(number, "ends at once") for number in (7, 8)])
+    await bench.until(3)
+    assert bench.batches == [1, 2]
+    bench.runner.close()
 
 
 @pytest.mark.parametrize("task", ["coroutine", "thread"])

@@ -17,7 +17,7 @@ from holdfast.clock import ManualClock
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.options import LogJobs
 from holdfast.records import Lease
-from holdfast.worker.keeper.runners import LINES_PER_SECOND, JobLog
+from holdfast.worker.keeper.runners import LINES_PER_SECOND, InProcessRunners, JobLog
 
 
 def about_jobs(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -245,3 +245,36 @@ def test_afterwards_the_levels_are_as_they_were(configured: bool, monkeypatch: p
     with logs_on_stderr("debug", "text"):
         assert own.level == logging.DEBUG
     assert (root.level, own.level) == levels and len(root.handlers) == configured
+
+
+@pytest.mark.parametrize("listened", [False, True])
+async def test_a_job_of_a_group_starts_before_the_success_of_the_one_before_is_told(
+    memory_app: WorkerApp, monkeypatch: pytest.MonkeyPatch, listened: bool
+) -> None:
+    """Unless somebody listens to successes, who is to hear of it first."""
+    seen: list[str] = []
+
+    def noted(what: str, kind: type, method: str) -> None:
+        real = getattr(kind, method)
+
+        def call(self: Any, leases: Any, *more: Any) -> None:
+            seen.append(what)
+            real(self, leases, *more)
+
+        monkeypatch.setattr(kind, method, call)
+
+    noted("start", InProcessRunners, "start")
+    noted("log success", JobLog, "succeeded")
+    noted("log start", JobLog, "started")
+
+    @memory_app.task(name="good")
+    async def good() -> None:
+        return None
+
+    if listened:
+        memory_app._hub.on("succeeded")(lambda event: None)
+    for _ in range(2):
+        await memory_app.put(good.options(group="one").bind())
+    await memory_app.drain(slots=2)
+    between = ["log success", "start"] if listened else ["start", "log success"]
+    assert seen == ["start", "log start", *between, "log start", "log success"]

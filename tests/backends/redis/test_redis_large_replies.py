@@ -12,10 +12,10 @@ from holdfast.backends.redis.connection import (
     READ_BYTES_MAX,
     Connections,
     Replies,
+    ask,
     converse,
     let_go,
     packed_command,
-    replies_to,
 )
 from holdfast.errors import BackendUnavailable
 
@@ -35,7 +35,7 @@ async def _echo(server: Server) -> None:
         text = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         assert await converse(connection, packed_command("ECHO", text)) == text
     several = packed_command("ECHO", "a") + packed_command("NONSENSE") + packed_command("ECHO", "b")
-    first, error, last = await replies_to(connection, several, 3)
+    first, error, last = await ask(connection, several, 3)
     assert (first, last) == (b"a", b"b") and "unknown command" in str(error)
     let_go(connection)
 
@@ -117,5 +117,34 @@ def test_a_reply_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
         with pytest.raises(EOFError):
             await replies.ask(b"ECHO", 1)
         assert transport.written == [b"ECHO"]
+
+    asyncio.run(body())
+
+
+def test_a_call_is_late_by_its_own_time_not_by_that_of_an_earlier_one() -> None:
+    async def body() -> None:
+        replies, loop = Replies(cast("asyncio.Transport", Transport())), asyncio.get_running_loop()
+        first = asyncio.ensure_future(replies.ask(b"ECHO", 1, loop.time() + 0.01))
+        replies.get_buffer(-1)[:7] = b"$1\r\na\r\n"
+        replies.buffer_updated(7)
+        assert await first == [b"a"]
+        until = loop.time() + 0.05
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(replies.ask(b"ECHO", 1, until), 30)
+        assert loop.time() >= until
+
+    asyncio.run(body())
+
+
+def test_a_time_that_passes_while_nothing_is_asked_does_no_harm() -> None:
+    async def body() -> None:
+        replies, loop = Replies(cast("asyncio.Transport", Transport())), asyncio.get_running_loop()
+        replies.ask(b"ECHO", 1, loop.time()).cancel()
+        replies.connection_lost(None)
+        passed = loop.create_future()
+        loop.call_at(loop.time() + 0.01, passed.set_result, None)
+        await passed
+        with pytest.raises(EOFError):
+            await replies.ask(b"ECHO", 1)
 
     asyncio.run(body())

@@ -20,8 +20,7 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -77,6 +76,7 @@ try:  # newer versions read the driver's version from its installed files for ea
     DRIVER: Mapping[str, Any] = {"driver_info": DriverInfo(lib_version=redis.__version__)}
 except ImportError:
     DRIVER = {}
+NEVER = float("inf")
 PRIMARY_SECONDS = 1.0  # a connection whose server was a primary this recently is not checked again
 
 _SAFE = {  # refused before anything was carried out
@@ -339,26 +339,22 @@ class Connections:
         call = Call(verb, command, writes, replies, whole, confirm, bodies)
         if urgent:
             return await self._ask(call)
-        async with self._slot(verb):
-            return await self._ask(call)
-
-    @asynccontextmanager
-    async def _slot(self, verb: str) -> AsyncIterator[None]:
         slots = self._slots
-        if not slots.locked():
-            await slots.acquire()  # at once
+        if slots.locked():
+            await self._wait_for_slot(slots, verb)
         else:
-            try:
-                async with asyncio.timeout(2 * self.call_timeout):
-                    await slots.acquire()
-            except TimeoutError:
-                raise BackendUnavailable(
-                    f"{verb} found all connections busy for too long. Nothing was changed."
-                ) from None
+            await slots.acquire()  # at once
         try:
-            yield
+            return await self._ask(call)
         finally:
             slots.release()
+
+    async def _wait_for_slot(self, slots: asyncio.Semaphore, verb: str) -> None:
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                await slots.acquire()
+        except TimeoutError:
+            raise BackendUnavailable(f"{verb} found all connections busy for too long. Nothing was changed.") from None
 
     async def _ask(self, call: Call) -> Any:
         """Send once; once more on a new connection, if an idle one turned out to lead to the wrong server."""
@@ -373,8 +369,7 @@ class Connections:
     async def _once(self, line: Line, call: Call) -> Any:
         connection, verb = line.connection, call.verb
         try:
-            async with asyncio.timeout(self.call_timeout):
-                answer = await self._conversation(line, call)
+            answer = await self._conversation(line, call)
         except Unconfirmed as error:
             self._put(line)
             raise OutcomeUnknown(verb) from error
@@ -405,30 +400,34 @@ class Connections:
     async def _conversation(self, line: Line, call: Call) -> Any:
         connection, now = line.connection, time.monotonic()
         command, replies, whole = call.command, call.replies, call.whole
+        until = asyncio.get_running_loop().time() + self.call_timeout
         try:
             if call.writes or self.of_cluster or now - line.primary_at < PRIMARY_SECONDS:
-                answer = await converse(connection, command, replies)
+                answer = last_of(await ask(connection, command, replies, until))
             else:
-                role, *answers = await replies_to(connection, ROLE + command, replies + 1)
+                role, *answers = await ask(connection, ROLE + command, replies + 1, until)
                 check_primary(role)
                 answer = last_of(answers)
         except ResponseError as error:
             if whole is None or not str(error).startswith("NOSCRIPT"):
                 raise
-            answer = await converse(connection, await asyncio.to_thread(whole), replies)  # it may have to be assembled
+            text = await asyncio.to_thread(whole)  # it may have to be assembled
+            answer = last_of(await ask(connection, text, replies, until))
         line.primary_at = now
         if is_refusal(answer):
             return answer
         if call.confirm is not None:
-            call.confirm.check(await replies_to(connection, call.confirm.command, call.confirm.replies))
+            call.confirm.check(await ask(connection, call.confirm.command, call.confirm.replies, until))
         if call.bodies is not None and (ids := left_out(answer)):
-            return joined(answer, await self._read_bodies(connection, call.bodies, ids))
+            return joined(answer, await self._read_bodies(connection, call.bodies, ids, until))
         return answer
 
-    async def _read_bodies(self, connection: AbstractConnection, key: str, ids: Sequence[bytes]) -> Sequence[Any]:
+    async def _read_bodies(
+        self, connection: AbstractConnection, key: str, ids: Sequence[bytes], until: float
+    ) -> Sequence[Any]:
         before = packed_command("ASKING") if self.of_cluster else b""  # as in confirmation_by
         command = before + packed_command("HMGET", key, *ids)
-        found: Any = (await replies_to(connection, command, 2 if self.of_cluster else 1))[-1]
+        found: Any = (await ask(connection, command, 2 if self.of_cluster else 1, until))[-1]
         if not isinstance(found, list):  # an error; the leases are made: their arguments come with a repeat
             raise Unconfirmed(f"the arguments of leased jobs cannot be read: {words_of(found)}")
         return found
@@ -538,7 +537,7 @@ def check_primary(role: Any) -> None:
 
 async def converse(connection: AbstractConnection, command: bytes, replies: int = 1) -> Any:
     """Send, read `replies` replies and return the last. An error among them is raised once all have been read."""
-    return last_of(await replies_to(connection, command, replies))
+    return last_of(await ask(connection, command, replies))
 
 
 def last_of(answers: Sequence[Any]) -> Any:
@@ -584,18 +583,35 @@ class Replies(asyncio.BufferedProtocol):
         self._expected: deque[tuple[asyncio.Future[list[Any]], int]] = deque()  # who waits for how many replies
         self._answers: list[Any] = []  # to the first of them, so far
         self._lost: BaseException | None = None  # why the connection is unusable
+        self._until = NEVER  # when what is expected is overdue
+        self._timer: asyncio.TimerHandle | None = None  # one for many calls: setting one costs as much as sending
 
-    def ask(self, command: bytes, count: int) -> asyncio.Future[list[Any]]:
+    def ask(self, command: bytes, count: int, until: float = NEVER) -> asyncio.Future[list[Any]]:
         """Send a command behind those under way and return what will have its replies. If that is given a result
-        before they come, they are dropped."""
+        before they come, they are dropped. What has no replies by `until` (the loop's time) raises TimeoutError."""
         if self._lost is not None:
             raise self._lost
         if not self._expected:
             self._parser = hiredis.Reader(replyError=ResponseError)
-        waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
         self._expected.append((waiter, count))
+        self._until = until
+        if self._timer is None and until < NEVER:
+            self._timer = loop.call_at(until, self._check_time, loop)
         self._transport.write(command)
         return waiter
+
+    def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if not self._expected or self._until == NEVER:
+            return  # the next call sets another
+        if loop.time() < self._until:  # it was set for an earlier call, which has been answered
+            self._timer = loop.call_at(self._until, self._check_time, loop)
+            return
+        for waiter, _ in self._expected:
+            if not waiter.done():
+                waiter.set_exception(TimeoutError())
 
     # ------------------------------------------------------------------ called by the transport
 
@@ -625,6 +641,8 @@ class Replies(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = exc or EOFError()
+        if self._timer is not None:
+            self._timer.cancel()
         for waiter, _ in self._expected:
             if not waiter.done():
                 waiter.set_exception(self._lost)
@@ -638,16 +656,11 @@ def receive(connection: AbstractConnection) -> None:
         transport.set_protocol(Replies(cast("asyncio.Transport", transport)))
 
 
-async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
-    """Send and read `count` replies, errors included."""
-    return await ask(connection, command, count)
-
-
-def ask(connection: AbstractConnection, command: bytes, count: int) -> asyncio.Future[list[Any]]:
-    """Send, behind what is under way, and return what will have the replies: see Replies.ask."""
+def ask(connection: AbstractConnection, command: bytes, count: int, until: float = NEVER) -> asyncio.Future[list[Any]]:
+    """Send, behind what is under way, and return what will have the replies, errors included: see Replies.ask."""
     if connection._writer is None:
         raise EOFError
-    return cast("Replies", connection._writer.transport.get_protocol()).ask(command, count)
+    return cast("Replies", connection._writer.transport.get_protocol()).ask(command, count, until)
 
 
 def let_go(connection: AbstractConnection) -> None:

@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
 from ...context import Ended, Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import SUCCEEDED, Ending, Settlement
+from ...lifecycle import Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -32,6 +31,7 @@ from ...records import (
     SettlementWithJobs,
 )
 from . import chains
+from .accepted import Accepted
 from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
@@ -71,13 +71,6 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
-class Tally(Struct):
-    """How many of this worker's attempts succeeded and failed."""
-
-    succeeded: int = 0
-    failed: int = 0
-
-
 class ExchangeLoop:
     """Sends outcomes to the store and claims leases in the same call."""
 
@@ -115,7 +108,7 @@ class ExchangeLoop:
         self._begin_marks = BeginMarks(store, runners, signals, ledger, renewal, AdaptiveLimit(options.slots))
         self._batches = BatchStarter(runners, ledger, self._start_batch)
         self._rotation = QueueRotation(queues, options.weights, strict=options.queue_order == "strict")
-        self.tally = Tally()
+        self.accepted = Accepted(runners, signals.journal, self._job_log)
         self.left_some = False  # per-task caps may have left jobs behind that another claim brings at once
         self._unheard = False  # part of the store was unreachable for its settlements in the last exchange
         self.opens_in: float | None = None  # seconds until a rate or slow-down allows more starts, as of the last claim
@@ -176,8 +169,7 @@ class ExchangeLoop:
         most = self.free()
         if not self._ledger.unsent and not (signals.claim_due and most):
             return False
-        if not (signals.closing or self._renewal.fenced):
-            await self._pace()
+        if not (signals.closing or self._renewal.fenced) and await self._pace():
             most = self.free()  # a slot that became free is why the pause ended
         settlements, releases = self._ledger.take()
         ahead = self._ahead(most)
@@ -220,18 +212,22 @@ class ExchangeLoop:
         """Tell the watchdog that this loop is alive: it makes a bounded call, or waits `seconds` on purpose."""
         self._signals.alive_at = self._store.clock.steady() + seconds
 
-    async def _pace(self) -> None:
-        """Collect outcomes before the next exchange while runners have jobs claimed ahead or large ones yet to read."""
-        began, steady, runners = self._exchanged_at, self._store.clock.steady, self._runners
+    async def _pace(self) -> bool:
+        """Collect outcomes before the next exchange while runners have jobs claimed ahead or large ones yet to read.
+        Return whether it waited."""
+        began, steady, runners, waited = self._exchanged_at, self._store.clock.steady, self._runners, False
         left = runners.lasts() - max(AHEAD_LEFT_SECONDS, 3 * runners.exchange_seconds)
         if (pause := min(left, began + AHEAD_PACE_SECONDS - steady())) > 0:
             self._signals.slot_free.clear()
             await self._set_within(pause, self._signals.slot_free)  # a single outcome must not end it
             self._take_in_ended()
+            waited = True
         while runners.sending() and (pause := began + SENDING_PACE_SECONDS - steady()) > 0:
             self._signals.wake.clear()
             await self._set_within(pause, self._signals.wake)
             self._take_in_ended()
+            waited = True
+        return waited
 
     async def _set_within(self, seconds: float, event: asyncio.Event) -> None:
         with suppress(TimeoutError):
@@ -301,10 +297,20 @@ class ExchangeLoop:
             self._take_back(settlements, releases)
             self._doubtful.update(settlement.token for settlement in settlements)
             return False
-        # Outcomes may be accepted even if the worker is unknown.
-        self._settled(settlements, releases, answer.answers, ended_at)
-        if self._unconfirmed:
-            await self._confirm(ended_at)
+        self._unheard = False
+        if answer.answers:  # outcomes may be accepted even if the worker is unknown
+            self._settled(settlements, releases, answer.answers, ended_at)
+        try:
+            if self._unconfirmed:
+                await self._confirm(ended_at)
+            return await self._claimed(answer, request, isolated if most else None)
+        finally:
+            self.accepted.tell()  # unless it was done when a job started
+
+    async def _claimed(self, answer: Exchanged, request: ClaimRequest, isolated: Mapping[str, int] | None) -> bool:
+        """Act on a reply, except for its answers to outcomes. Return whether it brought leases. `isolated`: the most
+        per isolated task; None: it was not to claim."""
+        renewal = self._renewal
         if answer.recovered:
             self._runners.jobs_recovered(answer.recovered)
         if answer.sealed is not None:
@@ -317,7 +323,7 @@ class ExchangeLoop:
             await renewal.forgotten(request.worker)
             return False
         renewal.seen_call = request.call
-        if most:
+        if isolated is not None:
             self.left_some = self._runners.left_some(isolated, answer.leases)
             first = sum(not lease.chained for lease in answer.leases)
             full = first >= request.most
@@ -440,30 +446,13 @@ class ExchangeLoop:
         ended_at: float,
     ) -> None:
         leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
-        self._unheard = False
-        lost, succeeded = list[Lease](), list[Lease]()
-        seen, ran = list[events.Event](), list[float | None]()
-        journal = self._signals.journal
-        room, counts, successes = journal.room, journal.counts, self._runners.wanted("succeeded")
+        lost, accepted, self.accepted.ended_at = list[Lease](), self.accepted.ends, ended_at
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
             if answer is ok:
-                lease = leases.pop(settlement.token, None)
-                self._count(settlement)
-                if lease is None:
-                    continue
-                if settlement.ending is SUCCEEDED:
-                    succeeded.append(lease)
-                    ran.append(settlement.ran)
-                    if not (successes or len(succeeded) <= room):
-                        continue
-                else:
-                    self._job_log.ended(lease, settlement, ended_at)
-                    if counts:
-                        journal.ended(lease, settlement, ended_at)
-                seen += self._runners.settled(lease, settlement)
+                accepted.append((leases.pop(settlement.token, None), settlement))
                 continue
             if answer is Answer.BUSY:
                 continue
@@ -480,7 +469,7 @@ class ExchangeLoop:
                 continue
             lease = leases.pop(settlement.token, None)
             if settlement.token in doubtful:
-                self._count(settlement)  # the abandoned call had already settled it
+                accepted.append((None, settlement))  # the abandoned call had already settled it
             elif lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
@@ -488,16 +477,10 @@ class ExchangeLoop:
                 self._unconfirmed.append(unreleased(release))
             elif answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
-        if succeeded:
-            self._job_log.succeeded(succeeded, ran, ended_at)
-        if succeeded and counts:
-            journal.settled(succeeded, SUCCEEDED, ended_at)
-            if not successes:
-                journal.drop("succeeded", len(succeeded) - room)
         if lost:
             self._runners.leases_lost(lost)
-        if seen:
-            self._runners.emit(*seen)
+        if self.accepted.listened:
+            self.accepted.tell()
         if doubtful:
             doubtful.intersection_update(leases)
 
@@ -530,12 +513,6 @@ class ExchangeLoop:
         self._signals.ended.extend(self._later)
         self._later.clear()
         self._signals.wake.set()
-
-    def _count(self, settlement: Settlement) -> None:
-        if settlement.ending is SUCCEEDED:
-            self.tally.succeeded += 1
-        elif settlement.failed or settlement.ending is Ending.BURIED:
-            self.tally.failed += 1
 
     async def _received(self, leases: Sequence[Lease]) -> None:
         if leases:
@@ -614,6 +591,7 @@ class ExchangeLoop:
     def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
         if leases:
             self._runners.start(leases, len(leases) if now is None else now)
+            self.accepted.tell()
             self._tell_started(leases)  # afterwards: writing a line takes as long as sending a job to the runner
 
     def _start_batch(self, leases: list[Lease]) -> None:

@@ -94,10 +94,14 @@ class Pool(Runners):
         return any(name in self._listens for name in names)
 
     def room(self, free: int) -> int:
-        return min(free, sum(runner.room for runner in self.spawner.shared))
+        return min(free, sum([runner.room for runner in self.spawner.runners.values() if not runner.dedicated]))
 
     def queued(self) -> int:
-        return sum(runner.queued for runner in self.spawner.shared)
+        queued = 0  # asked several times for each exchange
+        for runner in self.spawner.runners.values():
+            if len(runner.jobs) > runner.slots and not runner.dedicated and runner.stage <= Stage.READY:
+                queued += runner.queued
+        return queued
 
     def chaining(self) -> tuple[int, float | None]:
         return min((runner.chained_room for runner in self._ready()), default=0), self._run_seconds
@@ -118,7 +122,7 @@ class Pool(Runners):
         return bool(ready) and all(runner.sending for runner in ready)
 
     def _ready(self) -> list[RunnerProcess]:
-        return [runner for runner in self.spawner.shared if runner.stage is Stage.READY]
+        return [one for one in self.spawner.runners.values() if one.stage is Stage.READY and not one.dedicated]
 
     def _room_ahead(self, runner: RunnerProcess, share: int) -> int:
         """How many more jobs may wait in a runner that gets `share` jobs to start immediately: none if it has slots
@@ -154,6 +158,8 @@ class Pool(Runners):
         return runner.take_back(keep=self._lost)
 
     def most_by_task(self) -> Mapping[str, int]:
+        if not self._isolated_tasks:
+            return {}
         return self._isolated_slots.distribute(self._free_dedicated(), sorted(self._isolated_tasks))
 
     def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
@@ -310,7 +316,7 @@ class Pool(Runners):
 
     def _spread(self, leases: Sequence[Lease], now: int, avoid: Container[RunnerProcess] = ()) -> None:
         """Fill up to `now` free slots, evenly; what is left waits in the runners whose slots are all taken."""
-        runners = [one for one in self.spawner.shared if one.stage is Stage.READY and one not in avoid]
+        runners = [one for one in self._ready() if one not in avoid] if avoid else self._ready()
         starts = [place for place, lease in enumerate(leases) if not lease.chained]  # of chains; most have one lease
         shares = even_shares([runner.room for runner in runners], min(now, len(starts)))
         left = len(starts) - sum(shares)
@@ -564,6 +570,8 @@ class Pool(Runners):
 
 def even_shares(rooms: Sequence[int], number: int) -> list[int]:
     """Distribute `number` as evenly as the rooms allow; what does not fit is left over."""
+    if len(rooms) == 1:
+        return [min(rooms[0], number)]
     shares = [0] * len(rooms)
     by_room = sorted(range(len(rooms)), key=lambda place: rooms[place])  # the small ones first: the rest can take more
     for done, place in enumerate(by_room):

@@ -155,7 +155,8 @@ class RunnerProcess(asyncio.BufferedProtocol):
         """How many jobs it could start now. Slots of reclaimed jobs become free once the runner has noticed."""
         if self.stage is not Stage.READY or self.blocked:
             return 0
-        return max(0, min(self.slots - self._units, len(self._free_flags) - SPARE_FLAGS))
+        left = self.slots - self._units
+        return max(0, min(left, len(self._free_flags) - SPARE_FLAGS)) if left > 0 else 0
 
     @property
     def _units(self) -> int:

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -51,6 +50,7 @@ from ...records import Lease, Release
 from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
 from .outcomes import conclude
+from .threads import ThreadPool
 
 if TYPE_CHECKING:
     from ...hooks import Chain
@@ -128,6 +128,7 @@ class Runner:
         self._behind = 0  # runs other than the first of their batch: a batch takes one slot
         self._chains = RunnerChains(self.loop, self._end_unstarted)
         self._starting = False
+        self._several = False  # several leases are being started: the first may end while the others have yet to start
         self._coroutines = 0  # how many of the runs are async handlers
         self._seconds = 0.0  # total run time of the handlers that ended since the last hand-over
         self._pool = ThreadPool(slots, "holdfast-handler")
@@ -142,12 +143,13 @@ class Runner:
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now or, if all slots are taken, as soon as one is free."""
-        chained = any(lease.chained for lease in leases)
+        chained, self._several = any(lease.chained for lease in leases), len(leases) > 1
         for lease in self._chains.add(leases) if chained else leases:
             if self._has_room or lease.id in self.runs or self._goes_to_threads(lease):
                 self._start_or_follow(lease)
             else:
                 self._queue.append(lease)
+        self._several = False
         if not self._lazy and self._threads_are_busy():
             self._lazy = True
             self.loop.call_later(COLLECT_SECONDS, self._collect_by_timer)
@@ -518,12 +520,15 @@ class Runner:
             self._queue.appendleft(following)  # not started here: handlers that end in their first step would recurse
             if self._flushing is None:  # the outcomes of a chain travel together
                 self._flushing = self.loop.call_later(CHAIN_HAND_OVER_SECONDS, self._flush)
-        elif not self._handing_over:
-            self._hand_over_soon()
         if run.successor is not None:
             self._start(run.successor)
         if self._queue or self._batches:
             self._start_next()
+        if following is None and not self._handing_over:
+            if self.runs or self._starting or self._several:
+                self._hand_over_soon()
+            else:
+                self._flush()  # at once: nothing else can end in this loop iteration
 
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
@@ -609,92 +614,3 @@ class ThreadCall:
 def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
     """The handler's call, as the innermost middleware calls it."""
     return partial(task.fn, context, **arguments) if task._wants_context else partial(task.fn, **arguments)
-
-
-class ThreadPool:
-    """Daemon threads for sync handlers, at most `most`, started on demand and reused.
-
-    `submit` and `close` are called only on the loop's thread. Unlike the standard pool's, these threads never delay
-    process exit: a handler that does not stop must not keep the whole program alive, and nothing here pretends that a
-    thread could be killed.
-
-    Waking a thread costs more than a short handler. So one is woken at a time, and each that takes a call wakes another
-    if calls are left: blocking handlers quickly get a thread each, short ones finish before the next thread is up.
-
-    The system may refuse a thread. Then nothing waits for it: `refused` is set, and `withdraw` returns the calls that
-    no thread has taken.
-    """
-
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
-        self._calls: deque[Callable[[], object]] = deque()
-        self._bell: SimpleQueue[bool] = SimpleQueue()  # each item wakes one idle thread; False: end
-        self._guard = threading.Lock()  # protects the fields below
-        self.refused = False  # the system refused a thread; calls may be waiting without one
-        self._coming = False  # a woken or new thread is about to take calls
-        self._idle = 0
-        self._count = 0
-
-    def submit(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not raise, as soon as a thread is free."""
-        self._calls.append(call)
-        if not self._coming:
-            self._wake()
-
-    @property
-    def waiting(self) -> int:
-        """How many calls no thread has taken yet."""
-        return len(self._calls)
-
-    def close(self) -> None:
-        """End idle threads now and busy ones after their call. Does not wait."""
-        for _ in range(self._count):
-            self._bell.put(False)
-
-    def withdraw(self) -> list[Callable[[], object]]:
-        """Take out the calls that no thread has taken: after a refusal they might wait long."""
-        self.refused = False
-        withdrawn: list[Callable[[], object]] = []
-        while True:
-            try:
-                withdrawn.append(self._calls.popleft())
-            except IndexError:
-                return withdrawn
-
-    def _wake(self) -> None:
-        """Wake or start a thread, unless one is coming or all are busy: those check again before they go idle."""
-        with self._guard:
-            if self._coming:
-                return
-            if self._idle:
-                self._idle -= 1
-                self._coming = True
-                self._bell.put(True)
-            elif self._count < self._most:
-                self._coming = True
-                try:
-                    threading.Thread(target=self._serve, name=f"{self._name}-{self._count + 1}", daemon=True).start()
-                except RuntimeError:  # no more threads, for now
-                    self._coming, self.refused = False, True
-                else:
-                    self._count += 1
-
-    def _serve(self) -> None:
-        calls = self._calls
-        awake = True
-        while awake:
-            self._coming = False  # reset before taking calls: a later submit wakes another thread
-            while True:
-                try:
-                    call = calls.popleft()
-                except IndexError:
-                    with self._guard:
-                        if calls:  # submitted since popleft, while no thread could be woken
-                            continue
-                        self._idle += 1
-                    break
-                if calls and not self._coming:
-                    self._wake()
-                call()
-                del call  # keep no reference to the last attempt while idle
-            awake = self._bell.get()
