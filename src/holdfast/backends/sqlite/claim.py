@@ -52,6 +52,7 @@ _ANY_DUE = SQL["refill.any_due"]
 _CLAIMABLE = SQL["read.claimable"]
 _LOOK = SQL["promote.look"]
 
+_OF_ONE = {_TAKE: SQL["claim.take_one"], _TAKE_HEADS: SQL["claim.take_head"]}
 _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 Row = tuple[Any, ...]  # as claim.lane returns it
@@ -497,16 +498,10 @@ class Draw:
     def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any], *, chained: bool = False) -> None:
         tx, request = self._tx, self._request
         fence, nonce = tx.ticks(len(rows)), os.urandom(8).hex()
-        values = {
-            "fence": fence,
-            "nonce": nonce,
-            "worker": request.worker,
-            "call": request.call,
-            "now": tx.now,
-            "seqs": encoded([row[_SEQ] for row in rows]).decode(),
-            **more,
-        }
-        tx.cursor.execute(statement, values)
+        values = {"fence": fence, "nonce": nonce, "worker": request.worker, "call": request.call, "now": tx.now, **more}
+        seqs = [row[_SEQ] for row in rows]
+        values |= {"seqs": encoded(seqs).decode(), "seq": seqs[0]}
+        tx.cursor.execute(_OF_ONE.get(statement, statement) if len(rows) == 1 else statement, values)
         rows = with_bodies(tx, rows)
         self.leases += [
             as_lease(row, make_token(row[_SEQ], number, nonce), number, tx.now, chained=chained)

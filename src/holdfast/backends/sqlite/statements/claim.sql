@@ -9,9 +9,9 @@
 @j.failures, @j.stalls, @j.max_stalls, @j.created_at, @j.expires_at, @j.options, @j.suspect, @j.shared_stalls,
 @j.due_at, length(@j.args)
 
--- :: fragment leased
--- What a lease writes. The fences are consecutive, in the order of the list `j` of seqs.
-state = 'running', fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
+-- :: fragment leased(place)
+-- What a lease writes. The fences are consecutive, in the order of the seqs: a job's place in it is given.
+state = 'running', fence = :fence + @place, token = printf('%x.%x.%s', seq, :fence + @place, :nonce),
 worker = :worker, claim_call = :call, started_at = :now, begun = 0
 
 -- :: worker
@@ -73,9 +73,12 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1 AND key_started 
 
 -- :: take
 UPDATE holdfast_jobs
-SET @leased
+SET @leased(j.key)
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
+
+-- :: take_one
+UPDATE holdfast_jobs SET @leased(0) WHERE seq = :seq
 
 -- :: heads
 SELECT @lane_row(w), w.turn
@@ -96,15 +99,18 @@ WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?
 -- :: take_due
 -- As promote.to_ready, and the lease, in one step.
 UPDATE holdfast_jobs
-SET @leased, rank = priority, turn = :turn + j.key, lane = 0
+SET @leased(j.key), rank = priority, turn = :turn + j.key, lane = 0
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
 -- :: take_heads
 UPDATE holdfast_jobs
-SET @leased, @in_line(:turn + j.key), lane = 1
+SET @leased(j.key), @in_line(:turn + j.key), lane = 1
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
+
+-- :: take_head
+UPDATE holdfast_jobs SET @leased(0), @in_line(:turn), lane = 1 WHERE seq = :seq
 
 -- :: chained
 -- The jobs that come next in a group.
@@ -117,7 +123,7 @@ SELECT ordinal FROM holdfast_jobs WHERE seq = ?
 
 -- :: take_chained
 UPDATE holdfast_jobs
-SET @leased, lane = 1, counted = counted OR task IN (SELECT value FROM json_each(:trimmed))
+SET @leased(j.key), lane = 1, counted = counted OR task IN (SELECT value FROM json_each(:trimmed))
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 

@@ -177,7 +177,7 @@ FROM holdfast_workers w ORDER BY w.started_at, w.id
 
 -- :: claimable
 SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
-WHERE state = 'ready' AND queue = ? AND lane IN (0, 1) LIMIT 1
+WHERE state = 'ready' AND queue = ? AND lane BETWEEN 0 AND 1 LIMIT 1
 
 -- :: next_due
 SELECT (SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled'),
