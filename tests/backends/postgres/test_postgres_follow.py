@@ -25,7 +25,8 @@ NEVER = """
 CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, freed {schema}.place[], apart boolean, floors jsonb,
     at double precision) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN false; END';
 CREATE OR REPLACE FUNCTION {schema}.follow_one(freed {schema}.place, named text, claimer text, number bigint,
-    nonce text, free bigint, at double precision, given double precision) RETURNS {schema}.taken LANGUAGE plpgsql
+    nonce text, floored boolean, free bigint, at double precision, given double precision) RETURNS {schema}.taken
+LANGUAGE plpgsql
 AS 'BEGIN RETURN NULL; END';
 CREATE OR REPLACE FUNCTION {schema}.tasks_bound(request jsonb, claims boolean) RETURNS boolean
 LANGUAGE sql AS 'SELECT true'

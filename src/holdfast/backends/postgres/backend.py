@@ -84,7 +84,7 @@ from .flaws import flaws
 from .prepared_calls import PreparedBodies, PreparedCall
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
-from .snapshots import Floors, SnapshotWatch, oldest_snapshot
+from .snapshots import Floors, SnapshotWatch, has_many_dead, oldest_snapshot
 from .wakeups import EVERY_QUEUE, Wakeups, work_at_hand
 
 T = TypeVar("T")
@@ -427,14 +427,16 @@ class PostgresBackend(Backend):
         return pruned
 
     async def _look_for_snapshots(self) -> None:
-        """Check periodically whether an old snapshot keeps dead rows from being removed. If so, claims use floors to
-        skip those rows, and once it is old enough it is logged. A failure here is ignored."""
+        """Check periodically whether an old snapshot keeps dead rows from being removed, or many wait for a vacuum. If
+        so, claims use floors to skip those rows. A snapshot that is old enough is logged. A failure here is ignored."""
         clock = asyncio.get_running_loop().time
         if not self._snapshots.wants(clock()):
             return
         with contextlib.suppress(HoldfastError):
             found = await self._call("look", lambda cursor: oldest_snapshot(cursor, self.schema, young=True))
-            self._floors.use(found is not None)
+            self._floors.use(
+                found is not None or await self._call("look", lambda cursor: has_many_dead(cursor, self.schema))
+            )
             if found is not None and found.is_old and self._snapshots.tells(clock()):
                 logs.old_snapshot(found.text, found.advice)
 

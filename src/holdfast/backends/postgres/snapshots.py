@@ -1,5 +1,5 @@
 """Old snapshots that keep the server from removing our dead rows (a forgotten transaction, a dump, a replica), and the
-floors by which claims skip the dead index entries meanwhile.
+floors by which claims skip the dead index entries, also while vacuum is merely late.
 
 Called by backend.py, for the worker's log and for its claims, and by the doctor. Reads the server's statistics views;
 for other roles' sessions they show only the age in transactions, unless our role is a member of pg_read_all_stats.
@@ -15,6 +15,7 @@ from psycopg import AsyncCursor
 
 OLD_SECONDS, YOUNG_SECONDS = 60.0, 10.0
 DEAD_ROWS_MIN, DEAD_ROWS_FEW = 10_000, 5_000  # autovacuum waits for 5,000
+DEAD_JOBS_MANY = 200_000  # of 100,000 jobs that ran: to skip their entries costs a claim more than floors do
 TRANSACTIONS_MIN = 1_000  # for a replica or slot, whose age in seconds is unknown
 LOOK_EVERY_SECONDS = 10.0
 TELL_EVERY_SECONDS = 600.0
@@ -96,6 +97,15 @@ async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str, *, young: bool 
     return None if row is None else OldSnapshot(**dict(zip(OldSnapshot.__struct_fields__, row, strict=True)))
 
 
+async def has_many_dead(cursor: AsyncCursor[Any], schema: str) -> bool:
+    """Whether so many jobs ran since the last vacuum that floors pay, whatever keeps it from coming: the server looks
+    once a minute whether a table needs one."""
+    counted = "SELECT n_dead_tup >= %s FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'jobs'"
+    await cursor.execute(counted, [DEAD_JOBS_MANY, schema])
+    row = await cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
 class SnapshotWatch:
     """Decides when to look again, and when to log again."""
 
@@ -118,12 +128,12 @@ class SnapshotWatch:
 
 
 # ---------------------------------------------------------------------- floors
-# Lower bounds for index scans of claims while an old snapshot keeps dead index entries: see statements/floors.sql. The
-# server computes and applies them; here they are only remembered between calls and dropped when the snapshot is gone.
-# They never decide what may be claimed.
+# Lower bounds for index scans of claims while there are many dead index entries: see statements/floors.sql. The server
+# computes and applies them; here they are only remembered between calls and dropped when the entries are gone. They
+# never decide what may be claimed.
 
 
-FULL_EVERY_SECONDS = 1.0
+FULL_EVERY_SECONDS = 0.2  # as far as floors stay behind the counter anyway
 FULL_SHARE = 20.0  # full scans take at most 1/20 of the time
 
 

@@ -98,6 +98,25 @@ async def several_groups_share_what_may_be_chained(world: World) -> None:
 
 
 @case
+async def what_a_group_cannot_use_goes_to_the_groups_after_it(world: World) -> None:
+    named = {
+        group: await world.enqueue_many(jobs, group=group) for group, jobs in (("a", 2), ("b", 6), ("c", 2), ("d", 6))
+    }
+    leases = await _chain(world, 4, 9, chained_max=8)
+    found = {name: [lease.id for lease in leases if lease.group == name] for name in named}
+    same(found, {"a": named["a"], "b": named["b"][:4], "c": named["c"], "d": named["d"][:4]}, "jobs by group")
+
+
+@case
+async def room_that_seems_used_up_is_dealt_to_the_next_group(world: World) -> None:
+    await world.enqueue(group="a")
+    await world.enqueue(group="a", priority=-1)
+    ids = await world.enqueue_many(2, group="b")
+    leases = await _chain(world, 2, 9, chained_max=1)
+    same([lease.id for lease in leases if lease.chained], ids[1:], "chained")
+
+
+@case
 async def most_counts_no_chained_leases(world: World) -> None:
     for group in ("a", "b", "c"):
         await world.enqueue_many(2, group=group)

@@ -19,50 +19,18 @@ CREATE OR REPLACE FUNCTION holdfast.chain(taken holdfast.taken, request jsonb, n
 DECLARE
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
-    rest integer := (request ->> 'chained_max')::integer;
-    followed bigint[];
-    fronts holdfast.jobs[];
-    front holdfast.jobs;
-    seqs bigint[] := '{}';
-    starts double precision[] := '{}';  -- when the leases before them began: a chain begins at one instant
-    more record;
+    fronts record;
+    dealt record;
     got holdfast.taken;
 BEGIN
     IF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN RETURN NULL; END IF;
-    followed := ARRAY(  -- fronts with a job behind them: all else is judged only if there are any
-        SELECT s.seq FROM generate_subscripts(taken.leases, 1) n CROSS JOIN LATERAL (
-            SELECT c.seq FROM holdfast.jobs c
-            WHERE c.state = 'waiting' AND c.queue = taken.leases[n][5] AND c.grp = taken.leases[n][8]
-            ORDER BY @group_order(c) LIMIT 1) w
-        CROSS JOIN LATERAL (SELECT split_part(taken.leases[n][2], '.', 1)::bigint AS seq) s);
-    IF followed = '{}' THEN RETURN NULL; END IF;
-    fronts := ARRAY(
-        SELECT j FROM generate_subscripts(taken.leases, 1) n CROSS JOIN LATERAL (
-            SELECT * FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each, before anything is judged
-            WHERE s.seq = split_part(taken.leases[n][2], '.', 1)::bigint OFFSET 0) j
-        WHERE j.grp IS NOT NULL AND (request -> 'chain_by_queue' ->> j.queue)::integer > 1 AND @like_front(j)
-          AND @lane_in_bulk(j.task, j.grp) = 1 AND holdfast.is_strict(j.queue, j.grp)
-          AND NOT EXISTS (SELECT FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = j.queue
-                          AND (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL))
-          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = j.queue AND q.order_window IS NOT NULL)
-          AND NOT EXISTS (SELECT FROM holdfast.limits(ARRAY[ROW(j.queue, j.grp)::holdfast.place]) g
-                          WHERE (g.rate).count IS NOT NULL)
-        ORDER BY j.fence);
-    FOR n IN 1 .. cardinality(fronts) LOOP
-        front := fronts[n];
-        CONTINUE WHEN front.seq <> ALL (followed);
-        more := holdfast.behind(front, least((request -> 'chain_by_queue' ->> front.queue)::integer - 1,
-            ceil(rest::numeric / (cardinality(fronts) - n + 1))::integer), free, at);
-        seqs := seqs || more.seqs;
-        starts := starts || array_fill(front.started_at, ARRAY[cardinality(more.seqs)]);
-        rest := rest - cardinality(more.seqs);
-        free := free - more.bytes;
-        EXIT WHEN more.is_full;
-    END LOOP;
-    IF seqs = '{}' THEN RETURN NULL; END IF;
+    fronts := holdfast.fronts(taken.leases, request -> 'chain_by_queue');
+    IF fronts.seqs IS NULL THEN RETURN NULL; END IF;
+    dealt := holdfast.dealt(fronts, (request ->> 'chained_max')::integer, free, at);
+    IF dealt.seqs IS NULL THEN RETURN NULL; END IF;
     WITH numbered AS MATERIALIZED (
         SELECT o.seq, o.started_at, nextval('holdfast.ticks') AS fence
-        FROM (SELECT * FROM unnest(seqs, starts) WITH ORDINALITY s(seq, started_at, n) ORDER BY s.n) o
+        FROM (SELECT * FROM unnest(dealt.seqs, dealt.starts) WITH ORDINALITY s(seq, started_at, n) ORDER BY s.n) o
     ), leased AS (
         UPDATE holdfast.jobs j
         SET state = 'running', @leased(n.started_at, false)
@@ -74,31 +42,114 @@ BEGIN
     RETURN got;
 END $$
 
+-- :: function_fronts
+-- The leased jobs that may have others behind them, in order, by column, with how many at most; and which of them have
+-- any. NULL if none has. Most claims end with the first statement: so it reads no jobs but those that wait.
+CREATE OR REPLACE FUNCTION holdfast.fronts(leases text[], by_queue jsonb, OUT seqs bigint[], OUT queues text[],
+    OUT grps text[], OUT priorities integer[], OUT ordinals bigint[], OUT starts double precision[], OUT mosts integer[],
+    OUT followed boolean[]) LANGUAGE plpgsql AS $$
+DECLARE
+    ahead bigint[] := ARRAY(
+        SELECT split_part(l.token, '.', 1)::bigint
+        FROM ROWS FROM (unnest(leases[:][2:2]), unnest(leases[:][5:5]), unnest(leases[:][8:8])) l(token, queue, grp)
+        CROSS JOIN LATERAL (
+            SELECT FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = l.queue AND c.grp = l.grp
+            ORDER BY @group_order(c) LIMIT 1) w);
+    rated boolean := EXISTS (SELECT FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
+BEGIN
+    IF ahead = '{}' THEN RETURN; END IF;
+    WITH chained AS MATERIALIZED (
+        SELECT c.key AS queue, c.value::integer - 1 AS most FROM jsonb_each_text(by_queue) c
+        WHERE c.value::integer > 1
+          AND NOT EXISTS (SELECT FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = c.key
+                          AND (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL))
+          AND NOT EXISTS (SELECT FROM holdfast.queues q WHERE q.name = c.key AND q.order_window IS NOT NULL)
+    ), judged AS (
+        SELECT j.seq, j.queue, j.grp, j.priority, @ordinal(j) AS ordinal, j.started_at, j.fence, c.most
+        FROM unnest(leases[:][2:2]) t(token) CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.jobs s  -- OFFSET: one lookup by primary key each, before anything is judged
+            WHERE s.seq = split_part(t.token, '.', 1)::bigint OFFSET 0) j
+        JOIN chained c ON c.queue = j.queue
+        WHERE j.grp IS NOT NULL AND @like_front(j) AND @lane_in_bulk(j.task, j.grp) = 1
+          AND holdfast.is_strict(j.queue, j.grp)
+          AND CASE WHEN rated THEN NOT EXISTS (SELECT FROM holdfast.limits(ARRAY[ROW(j.queue, j.grp)::holdfast.place]) g
+                                               WHERE (g.rate).count IS NOT NULL) ELSE true END
+    )
+    SELECT array_agg(o.seq), array_agg(o.queue), array_agg(o.grp), array_agg(o.priority), array_agg(o.ordinal),
+           array_agg(o.started_at), array_agg(o.most), array_agg(o.seq = ANY (ahead))
+    INTO seqs, queues, grps, priorities, ordinals, starts, mosts, followed
+    FROM (SELECT * FROM judged j ORDER BY j.fence) o;
+END $$
+
+-- :: function_dealt
+-- Deals the room front by front: each gets an even share of what is left. All is read in one statement first, as if each
+-- front could use its share. Where one cannot, the next ones get more, and what is missing there is read front by front.
+CREATE OR REPLACE FUNCTION holdfast.dealt(fronts record, rest integer, free bigint, at double precision,
+    OUT seqs bigint[], OUT starts double precision[]) LANGUAGE plpgsql AS $$
+DECLARE
+    total integer := cardinality(fronts.seqs);
+    shares integer[] := array_fill(0, ARRAY[total]);
+    left_over integer := rest;
+    share integer;
+    lined record;  -- what is behind all fronts, by column
+    more record;  -- what is behind one of them
+    place integer := 1;
+    first integer;
+BEGIN
+    FOR n IN 1 .. total LOOP
+        CONTINUE WHEN NOT fronts.followed[n];
+        shares[n] := least(fronts.mosts[n], (left_over + total - n) / (total - n + 1));
+        left_over := left_over - shares[n];
+    END LOOP;
+    lined := holdfast.behind(fronts, shares, at);
+    FOR n IN 1 .. total LOOP
+        CONTINUE WHEN NOT fronts.followed[n];
+        first := place;
+        WHILE lined.numbers[place] = n LOOP place := place + 1; END LOOP;
+        more := lined;
+        share := least(fronts.mosts[n], (rest + total - n) / (total - n + 1));
+        IF share > shares[n] AND place - first = shares[n] THEN
+            more := holdfast.behind(fronts, array_fill(0, ARRAY[n - 1]) || share, at);
+            first := 1;
+        END IF;
+        FOR m IN first .. first + share - 1 LOOP
+            EXIT WHEN more.numbers[m] IS DISTINCT FROM n;
+            free := free - more.sizes[m];
+            IF free < 0 THEN RETURN; END IF;
+            seqs := seqs || more.seqs[m];
+            starts := starts || fronts.starts[n];  -- a chain begins at one instant
+            rest := rest - 1;
+        END LOOP;
+    END LOOP;
+END $$
+
 -- :: function_behind
--- The next jobs of a job's group, up to the first that may not be chained; they are locked.
-CREATE OR REPLACE FUNCTION holdfast.behind(front holdfast.jobs, most integer, free bigint, at double precision,
-    OUT seqs bigint[], OUT bytes bigint, OUT is_full boolean) LANGUAGE plpgsql AS $$
+-- The next jobs of each front's group, no more than its share, up to the first that may not be chained, by column; they
+-- are locked.
+CREATE OR REPLACE FUNCTION holdfast.behind(fronts record, shares integer[], at double precision,
+    OUT numbers integer[], OUT seqs bigint[], OUT sizes integer[]) LANGUAGE plpgsql AS $$
 BEGIN
     WITH lined AS MATERIALIZED (
-        SELECT l.seq, l.n FROM unnest(ARRAY(
-            SELECT c.seq FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = front.queue AND c.grp = front.grp
-            ORDER BY @group_order(c) LIMIT greatest(0, most))) WITH ORDINALITY l(seq, n)
+        SELECT f.n, l.seq, l.m, f.grp, f.priority, f.seq AS front, f.ordinal
+        FROM unnest(shares, fronts.seqs, fronts.queues, fronts.grps, fronts.priorities, fronts.ordinals)
+             WITH ORDINALITY f(share, seq, queue, grp, priority, ordinal, n)
+        CROSS JOIN LATERAL unnest(ARRAY(
+            SELECT c.seq FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
+            ORDER BY @group_order(c) LIMIT f.share)) WITH ORDINALITY l(seq, m)
+        WHERE f.share > 0
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
-        SELECT l.n, @ordinal(j) AS ordinal, octet_length(j.args) AS size,
-               @like_front(j) AND j.priority = front.priority AND j.grp = front.grp
+        SELECT l.n, l.m, l.seq, l.front, l.ordinal AS front_ordinal, @ordinal(j) AS ordinal, octet_length(j.args) AS size,
+               @like_front(j) AND j.priority = l.priority AND j.grp = l.grp
                AND @lane_in_bulk(j.task, j.grp) = 1 AND (j.expires_at IS NULL OR j.expires_at > at) AS fits
         FROM lined l JOIN holdfast.jobs j ON j.seq = l.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
-    ), judged AS (
-        SELECT l.n, l.seq, coalesce(k.fits, false) AND (k.ordinal, l.seq) > (
-                   lag(k.ordinal, 1, @ordinal(front)) OVER by_place, lag(l.seq, 1, front.seq) OVER by_place) AS fits,
-               sum(k.size) OVER by_place AS bytes
-        FROM lined l LEFT JOIN locked k ON k.n = l.n WINDOW by_place AS (ORDER BY l.n)
+    ), judged AS (  -- a row that was skipped leaves a gap
+        SELECT k.n, k.m, k.seq, k.size, k.fits AND k.m = row_number() OVER by_place AND (k.ordinal, k.seq) > (
+                   lag(k.ordinal, 1, k.front_ordinal) OVER by_place, lag(k.seq, 1, k.front) OVER by_place) AS fits
+        FROM locked k WINDOW by_place AS (PARTITION BY k.n ORDER BY k.m)
     ), chosen AS (
-        SELECT o.n, o.seq, o.bytes, o.bytes <= free AS goes
-        FROM (SELECT o.*, bool_and(o.fits) OVER (ORDER BY o.n) AS up_to FROM judged o) o WHERE o.up_to
+        SELECT o.n, o.m, o.seq, o.size, bool_and(o.fits) OVER (PARTITION BY o.n ORDER BY o.m) AS up_to FROM judged o
     )
-    SELECT coalesce(array_agg(c.seq ORDER BY c.n) FILTER (WHERE c.goes), '{}'),
-           coalesce(max(c.bytes) FILTER (WHERE c.goes), 0), coalesce(bool_or(NOT c.goes), false)
-    INTO seqs, bytes, is_full FROM chosen c;
+    SELECT array_agg(c.n ORDER BY c.n, c.m), array_agg(c.seq ORDER BY c.n, c.m), array_agg(c.size ORDER BY c.n, c.m)
+    INTO numbers, seqs, sizes FROM chosen c WHERE c.up_to;
 END $$

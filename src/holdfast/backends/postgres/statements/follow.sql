@@ -11,8 +11,9 @@
 -- Part of function claim: leases the next job of a single freed group, or refills the freed groups if nothing may
 -- follow in them. Groups that are still in `freed` then are left to claim_followers.
 got := NULL;
-IF cardinality(freed) = 1 AND NOT apart AND NOT flowing AND floors IS NULL THEN
-    got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, free, at, given);
+IF cardinality(freed) = 1 AND NOT apart AND NOT flowing
+   AND (floors IS NULL OR holdfast.may_follow(named, freed, apart, floors, at)) THEN
+    got := holdfast.follow_one(freed[1], named, request ->> 'worker', number, nonce, floors IS NOT NULL, free, at, given);
 END IF;
 IF got.leases IS NOT NULL THEN
     freed := NULL;
@@ -117,16 +118,17 @@ END $$
 -- The same for a single group that has the queue to itself: nothing is ready in it. One small statement instead of the
 -- many steps of claim_followers, which cost more than the lease itself. No lease means use the general path: another
 -- job is ready or due, the group is paused, busy, empty or relaxed, the queue has weights or a window for late orders,
--- or the group's next job is locked, expired, parked or large.
+-- or the group's next job is locked, expired, parked or large. `floored`: may_follow has looked for grouped ready jobs,
+-- behind a floor.
 CREATE OR REPLACE FUNCTION holdfast.follow_one(freed holdfast.place, named text, claimer text, number bigint, nonce text,
-    free bigint, at double precision, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+    floored boolean, free bigint, at double precision, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE got holdfast.taken;
 BEGIN
     WITH head AS MATERIALIZED (
         SELECT c.seq FROM holdfast.jobs c
         WHERE c.state = 'waiting' AND c.queue = freed.queue AND c.grp = freed.grp AND freed.queue = named
           AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 0)
-          AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1)
+          AND (floored OR NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1))
           AND NOT EXISTS (SELECT FROM holdfast.jobs p WHERE p.queue = freed.queue AND p.grp = freed.grp AND @in_play(p))
           AND @keeps_simple_order
           AND NOT EXISTS (SELECT FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named AND z.name = freed.grp)
