@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -195,3 +196,22 @@ def test_a_launched_guard_and_its_runner_end_if_nobody_adopts_them() -> None:
 
 def test_a_runner_that_was_launched_before_its_slots_were_known_has_a_flag_for_every_job() -> None:
     assert launch.FLAGS_BEYOND_SLOTS >= SLOTS_ASYNC + SPARE_FLAGS + AHEAD_MAX + CHAINED_MAX + BATCHED_MAX
+
+
+def test_signals_are_held_until_a_keeper_can_obey_them_but_not_in_guard_and_runner() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
+    try:
+        with launch.launched(None) as one:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert heard == []
+            process = one.adopt()
+            assert heard == [signal.SIGHUP]
+            one.adopted = False
+            process.socket.settimeout(20)
+            *_, size = guard.FRAME.unpack(process.socket.recv(guard.FRAME.size))
+            for pid in (process.process.pid, *guard.STARTED_FACTS.unpack(process.socket.recv(size))):
+                blocked = int(re.findall(r"SigBlk:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())[0], 16)
+                assert not blocked & (1 << signal.SIGTERM - 1 | 1 << signal.SIGHUP - 1)
+    finally:
+        signal.signal(signal.SIGHUP, before)

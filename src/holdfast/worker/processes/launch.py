@@ -5,12 +5,14 @@ guard with the first runner before it imports the keeper: they start while it do
 guard's constants and the begin flags, and never runs in a runner.
 
 A launched runner does nothing until it gets its first frame. If the keeper fails before it adopts them, it closes its
-end of the sockets, and both end by themselves.
+end of the sockets, and both end by themselves. Who sees the runner may signal the keeper: what asks it to stop or to
+restart is held until it can obey, as it would just be killed.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -28,6 +30,7 @@ COMMAND = (sys.executable, "-P", "-m", PROGRAM)
 FIRST_TAG = 1
 FLAGS_BEYOND_SLOTS = 8192  # begin flags of jobs that have no slot, and of slots that the runner's hello adds
 SOCKET_BYTES = 1 << 20  # requested; the system may allow less
+_HELD = (signal.SIGTERM, signal.SIGHUP)
 OWN_CHILDREN: set[int] = set()  # pids of guards started here and not yet reaped
 
 
@@ -56,19 +59,26 @@ class Launched:
 
     def __init__(self, guard_process: GuardProcess, ends: RunnerEnds) -> None:
         self._guard, self.ends = guard_process, ends
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
         self.adopted = False
 
     def adopt(self) -> GuardProcess:
+        """For a keeper that handles signals from now on, those that were held included."""
         self.adopted = True
+        self.release()
         return self._guard
+
+    def release(self) -> None:
+        """Let signals through as before."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 @contextmanager
 def launched(slots: int | None) -> Iterator[Launched]:
     """Start a guard and the first of its runners, which share so many slots. Without a keeper they end here."""
     process, ends = start_guard(), make_ends(slots or 0)
+    one = Launched(process, ends)  # the guard must not inherit that signals are held
     send_frame(process.socket, guard.START, FIRST_TAG, start_payload(COMMAND, len(ends.fds)), ends.fds)
-    one = Launched(process, ends)
     try:
         yield one
     finally:
@@ -80,6 +90,7 @@ def launched(slots: int | None) -> Iterator[Launched]:
             process.process.kill()  # it may be stopped; its runner has nothing to finish
             process.process.wait()
             OWN_CHILDREN.discard(process.process.pid)
+            one.release()
 
 
 def start_guard() -> GuardProcess:
