@@ -12,7 +12,7 @@ from tests.worker.worker_bench import WorkerApp
 
 from holdfast.context import Context
 from holdfast.worker.runner import attempt
-from holdfast.worker.runner.threads import ThreadPool
+from holdfast.worker.runner.attempt import ThreadPool
 
 WAIT_SECONDS = 60
 MOST = 8

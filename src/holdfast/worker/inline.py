@@ -21,8 +21,7 @@ from ..options import WorkerOptions
 from .embedded import Drained, EmbeddedWorker, HostApp
 from .keeper.declare import Declared
 from .keeper.runners import InProcessRunners, Signals
-from .runner.attempt import Run, Runner
-from .runner.threads import ThreadPool
+from .runner.attempt import Run, Runner, ThreadPool
 
 # A handler may raise these: its job fails, as in any worker. Other BaseExceptions, such as KeyboardInterrupt or
 # pytest.fail(), are meant for the program around it.

@@ -16,14 +16,16 @@ from msgspec.structs import replace
 
 from ... import logs
 from ...backends.contract import Backend
+from ...context import Ended
 from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
-from ...records import CronEntry, QueueRule, TaskRule
+from ...records import CronEntry, Lease, QueueRule, Release, TaskRule
 from .runners import Runners, Signals
 from .store_client import StoreClient, backoff
 from .unknown_tasks import UnknownTasks
 
 if TYPE_CHECKING:
     from ...options import WorkerOptions
+    from .lease_renewal import Ledger
 
 
 class DeclaringApp(Protocol):
@@ -95,6 +97,32 @@ class Declarations:
         except HoldfastError as error:
             logs.declare_failed(error, 1)
             self._outdated.set()
+
+    async def within_caps(self, free: dict[str, int], leases: Sequence[Lease], ledger: Ledger) -> list[Lease]:
+        """Return the leases that fit this worker's per-task caps. Excess leases arrive only if another worker without
+        such a cap declared that the task needs no dedicated lane, or removed an unknown task's override. Release them
+        unused and declare again."""
+        fitting, excess = list[Lease](), list[Ended]()
+        declares = dropped = False
+        for lease in leases:
+            left = free.get(lease.task)
+            if lease.chained and dropped:
+                excess.append(Release(id=lease.id, token=lease.token))  # it must not run before its predecessor
+                continue
+            dropped = left is not None and left <= 0
+            if left is None or left > 0:
+                fitting.append(lease)
+                if left is not None:
+                    free[lease.task] = left - 1
+            else:
+                stray = lease.task in self._unknown.caps
+                delay = await self._unknown.strayed(lease.task) if stray else 0.0
+                declares = declares or not stray
+                excess.append(Release(id=lease.id, token=lease.token, delay=delay))
+        ledger.ended(excess)
+        if declares:
+            await self.repeat()  # a task this worker caps lost its own lane
+        return fitting
 
     async def declare_forever(self) -> None:
         """Declare what has changed, with retries until the store accepts it."""

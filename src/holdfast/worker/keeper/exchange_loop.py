@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
-from ...context import Ended, Unknown, ended_as
+from ...context import Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
+from ...lifecycle import SUCCEEDED, Ending, Settlement
 from ...options import WorkerOptions
 from ...records import (
     CLAIM_BYTES_MAX,
@@ -31,7 +32,6 @@ from ...records import (
     SettlementWithJobs,
 )
 from . import chains
-from .accepted import Accepted
 from .batches import BatchStarter
 from .begin_marks import BeginMarks
 from .declare import Declarations
@@ -71,6 +71,13 @@ class TooMuch(Exception):
     """A call with several outcomes timed out repeatedly."""
 
 
+class Tally(Struct):
+    """How many of this worker's attempts succeeded and failed."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
 class ExchangeLoop:
     """Sends outcomes to the store and claims leases in the same call."""
 
@@ -108,7 +115,8 @@ class ExchangeLoop:
         self._begin_marks = BeginMarks(store, runners, signals, ledger, renewal, AdaptiveLimit(options.slots))
         self._batches = BatchStarter(runners, ledger, self._start_batch)
         self._rotation = QueueRotation(queues, options.weights, strict=options.queue_order == "strict")
-        self.accepted = Accepted(runners, signals.journal, self._job_log)
+        self.tally = Tally()
+        self._accepted: list[tuple[Lease | None, Settlement]] = []  # not told yet; None: the lease is gone
         self.left_some = False  # per-task caps may have left jobs behind that another claim brings at once
         self._unheard = False  # part of the store was unreachable for its settlements in the last exchange
         self.opens_in: float | None = None  # seconds until a rate or slow-down allows more starts, as of the last claim
@@ -305,7 +313,7 @@ class ExchangeLoop:
                 await self._confirm(ended_at)
             return await self._claimed(answer, request, isolated if most else None)
         finally:
-            self.accepted.tell()  # unless it was done when a job started
+            self._tell_ended(ended_at)  # unless a job was started
 
     async def _claimed(self, answer: Exchanged, request: ClaimRequest, isolated: Mapping[str, int] | None) -> bool:
         """Act on a reply, except for its answers to outcomes. Return whether it brought leases. `isolated`: the most
@@ -446,7 +454,7 @@ class ExchangeLoop:
         ended_at: float,
     ) -> None:
         leases, doubtful, ok = self._ledger.leases, self._doubtful, Answer.OK
-        lost, accepted, self.accepted.ended_at = list[Lease](), self.accepted.ends, ended_at
+        lost, accepted = list[Lease](), self._accepted
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([end for end, answer in zip(sent, answers, strict=False) if answer is Answer.BUSY])
@@ -479,8 +487,8 @@ class ExchangeLoop:
                 leases.pop(release.token, None)
         if lost:
             self._runners.leases_lost(lost)
-        if self.accepted.listened:
-            self.accepted.tell()
+        if self._runners.wanted("succeeded"):  # who listens hears of it before the next job starts
+            self._tell_ended(ended_at)
         if doubtful:
             doubtful.intersection_update(leases)
 
@@ -534,7 +542,7 @@ class ExchangeLoop:
             self._ledger.chains.add(leases)
         self._ledger.add(leases)
         if free:
-            leases = await self._within(free, leases)
+            leases = await self._declarations.within_caps(free, leases, self._ledger)
         if not self._may_start():  # claimed, but may not start any more: release unused
             self._release(leases)
             return
@@ -561,37 +569,10 @@ class ExchangeLoop:
     def _may_start(self) -> bool:
         return not (self._renewal.fenced or self._signals.closing)
 
-    async def _within(self, free: dict[str, int], leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases that fit this worker's per-task caps. Excess leases arrive only if another worker without
-        such a cap declared that the task needs no dedicated lane, or removed an unknown task's override. Release them
-        unused and declare again."""
-        fitting: list[Lease] = []
-        excess: list[Ended] = []
-        declares = dropped = False
-        for lease in leases:
-            left = free.get(lease.task)
-            if lease.chained and dropped:
-                excess.append(Release(id=lease.id, token=lease.token))  # it must not run before its predecessor
-                continue
-            dropped = left is not None and left <= 0
-            if left is None or left > 0:
-                fitting.append(lease)
-                if left is not None:
-                    free[lease.task] = left - 1
-            else:
-                stray = lease.task in self._unknown.caps
-                delay = await self._unknown.strayed(lease.task) if stray else 0.0
-                declares = declares or not stray
-                excess.append(Release(id=lease.id, token=lease.token, delay=delay))
-        self._ledger.ended(excess)
-        if declares:
-            await self._declarations.repeat()  # a task this worker caps lost its own lane
-        return fitting
-
     def _start(self, leases: Sequence[Lease], now: int | None = None) -> None:
         if leases:
             self._runners.start(leases, len(leases) if now is None else now)
-            self.accepted.tell()
+            self._tell_ended(self._exchanged_at)
             self._tell_started(leases)  # afterwards: writing a line takes as long as sending a job to the runner
 
     def _start_batch(self, leases: list[Lease]) -> None:
@@ -608,6 +589,38 @@ class ExchangeLoop:
         if leases:
             self._tell_started(leases)
             self._runners.start_batch(leases)
+
+    def _tell_ended(self, ended_at: float) -> None:
+        """Count, log, record and emit the outcomes that the store accepted. Repeating it does nothing."""
+        if not self._accepted:
+            return
+        ends, self._accepted, journal, tally = self._accepted, [], self._signals.journal, self.tally
+        room, counts, successes = journal.room, journal.counts, self._runners.wanted("succeeded")
+        succeeded, ran, seen = list[Lease](), list[float | None](), list[events.Event]()
+        for lease, settlement in ends:
+            won = settlement.ending is SUCCEEDED
+            tally.succeeded += won
+            tally.failed += not won and (settlement.failed or settlement.ending is Ending.BURIED)
+            if lease is None:
+                continue
+            if won:
+                succeeded.append(lease)
+                ran.append(settlement.ran)
+                if not (successes or len(succeeded) <= room):
+                    continue
+            else:
+                self._job_log.ended(lease, settlement, ended_at)
+                if counts:
+                    journal.ended(lease, settlement, ended_at)
+            seen += self._runners.settled(lease, settlement)
+        if succeeded:
+            self._job_log.succeeded(succeeded, ran, ended_at)
+        if succeeded and counts:
+            journal.settled(succeeded, SUCCEEDED, ended_at)
+            if not successes:
+                journal.drop("succeeded", len(succeeded) - room)
+        if seen:
+            self._runners.emit(*seen)
 
     def _tell_started(self, leases: Sequence[Lease]) -> None:
         known = self._runners.known(leases)  # runners give the others back

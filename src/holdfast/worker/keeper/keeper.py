@@ -265,7 +265,7 @@ class Keeper:
             left = await self._drain.left()
         except HoldfastError as error:
             logs.retire_failed(worker, error)
-        tally = self._exchange.accepted.tally
+        tally = self._exchange.tally
         self._summary = Summary(tally.succeeded, tally.failed, left)
         logs.worker_stopped(worker)
         self._runners.emit(events.WorkerStopped(worker=worker, left_running=running))

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -50,7 +51,6 @@ from ...records import Lease, Release
 from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
 from .outcomes import conclude
-from .threads import ThreadPool
 
 if TYPE_CHECKING:
     from ...hooks import Chain
@@ -127,13 +127,12 @@ class Runner:
         self._batches: deque[list[Lease]] = deque()  # the same, for batches
         self._behind = 0  # runs other than the first of their batch: a batch takes one slot
         self._chains = RunnerChains(self.loop, self._end_unstarted)
-        self._starting = False
-        self._several = False  # several leases are being started: the first may end while the others have yet to start
+        self._starting = self._handing_over = False
         self._coroutines = 0  # how many of the runs are async handlers
         self._seconds = 0.0  # total run time of the handlers that ended since the last hand-over
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
-        self._handing_over = False
+        self._several = False  # several leases are being started: the first may end before the last has begun
         self._flushing: asyncio.TimerHandle | None = None  # timer that hands over outcomes of chains
         self._from_threads: deque[End] = deque()
         self._collecting = False  # a thread has woken the loop to collect, which it has not done yet
@@ -143,8 +142,8 @@ class Runner:
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now or, if all slots are taken, as soon as one is free."""
-        chained, self._several = any(lease.chained for lease in leases), len(leases) > 1
-        for lease in self._chains.add(leases) if chained else leases:
+        self._several = len(leases) > 1
+        for lease in self._chains.add(leases) if any(lease.chained for lease in leases) else leases:
             if self._has_room or lease.id in self.runs or self._goes_to_threads(lease):
                 self._start_or_follow(lease)
             else:
@@ -206,8 +205,7 @@ class Runner:
 
     def _goes_to_threads(self, lease: Lease) -> bool:
         """Whether a job that was claimed ahead may join the threads' own queue: there are as many threads as slots, so
-        it begins on time without this loop. Not if coroutines take slots, or `started` has a listener.
-        """
+        it begins on time without this loop. Not if coroutines take slots, or `started` has a listener."""
         if self._coroutines or self._queue or self._hub.wanted("started"):
             return False
         task = self._find_handler(lease.task)
@@ -524,11 +522,8 @@ class Runner:
             self._start(run.successor)
         if self._queue or self._batches:
             self._start_next()
-        if following is None and not self._handing_over:
-            if self.runs or self._starting or self._several:
-                self._hand_over_soon()
-            else:
-                self._flush()  # at once: nothing else can end in this loop iteration
+        if following is None and not self._handing_over:  # at once if nothing else can end in this loop iteration
+            (self._hand_over_soon if self.runs or self._starting or self._several else self._flush)()
 
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
@@ -614,3 +609,92 @@ class ThreadCall:
 def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
     """The handler's call, as the innermost middleware calls it."""
     return partial(task.fn, context, **arguments) if task._wants_context else partial(task.fn, **arguments)
+
+
+class ThreadPool:
+    """Daemon threads for sync handlers, at most `most`, started on demand and reused.
+
+    `submit` and `close` are called only on the loop's thread. Unlike the standard pool's, these threads never delay
+    process exit: a handler that does not stop must not keep the whole program alive, and nothing here pretends that a
+    thread could be killed.
+
+    Waking a thread costs more than a short handler. So one is woken at a time, and each that takes a call wakes another
+    if calls are left: blocking handlers quickly get a thread each, short ones finish before the next thread is up.
+
+    The system may refuse a thread. Then nothing waits for it: `refused` is set, and `withdraw` returns the calls that
+    no thread has taken.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._calls: deque[Callable[[], object]] = deque()
+        self._bell: SimpleQueue[bool] = SimpleQueue()  # each item wakes one idle thread; False: end
+        self._guard = threading.Lock()  # protects the fields below
+        self.refused = False  # the system refused a thread; calls may be waiting without one
+        self._coming = False  # a woken or new thread is about to take calls
+        self._idle = 0
+        self._count = 0
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Run `call`, which must not raise, as soon as a thread is free."""
+        self._calls.append(call)
+        if not self._coming:
+            self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls no thread has taken yet."""
+        return len(self._calls)
+
+    def close(self) -> None:
+        """End idle threads now and busy ones after their call. Does not wait."""
+        for _ in range(self._count):
+            self._bell.put(False)
+
+    def withdraw(self) -> list[Callable[[], object]]:
+        """Take out the calls that no thread has taken: after a refusal they might wait long."""
+        self.refused = False
+        withdrawn: list[Callable[[], object]] = []
+        while True:
+            try:
+                withdrawn.append(self._calls.popleft())
+            except IndexError:
+                return withdrawn
+
+    def _wake(self) -> None:
+        """Wake or start a thread, unless one is coming or all are busy: those check again before they go idle."""
+        with self._guard:
+            if self._coming:
+                return
+            if self._idle:
+                self._idle -= 1
+                self._coming = True
+                self._bell.put(True)
+            elif self._count < self._most:
+                self._coming = True
+                try:
+                    threading.Thread(target=self._serve, name=f"{self._name}-{self._count + 1}", daemon=True).start()
+                except RuntimeError:  # no more threads, for now
+                    self._coming, self.refused = False, True
+                else:
+                    self._count += 1
+
+    def _serve(self) -> None:
+        calls = self._calls
+        awake = True
+        while awake:
+            self._coming = False  # reset before taking calls: a later submit wakes another thread
+            while True:
+                try:
+                    call = calls.popleft()
+                except IndexError:
+                    with self._guard:
+                        if calls:  # submitted since popleft, while no thread could be woken
+                            continue
+                        self._idle += 1
+                    break
+                if calls and not self._coming:
+                    self._wake()
+                call()
+                del call  # keep no reference to the last attempt while idle
+            awake = self._bell.get()
