@@ -14,7 +14,7 @@ from ..scenario import Case, Scenario, Setting
 from .footprint import until_settled
 
 QUEUE = "default"
-JOBS_FACTOR = 5  # a worker's first exchanges cost about 30 ms more than later ones, and eight of them would show it
+JOBS_FACTOR = 5  # the first exchanges of each worker cost 20 to 30 ms more than later ones: with few jobs, that shows
 WORK_SECONDS_MAX = 120.0
 
 
