@@ -487,7 +487,8 @@ class ExchangeLoop:
             if answer is Answer.LOST and release.token in self._signals.settling and release.token in leases:
                 self._unconfirmed.append(unreleased(release))
             elif answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
-                leases.pop(release.token, None)
+                lease = leases.pop(release.token, None)
+                self._job_log.released(None if release.delay else lease)  # with a delay: see UnknownTasks
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
