@@ -488,7 +488,7 @@ class ExchangeLoop:
                 self._unconfirmed.append(unreleased(release))
             elif answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 lease = leases.pop(release.token, None)
-                self._job_log.released(None if release.delay else lease)  # with a delay: see UnknownTasks
+                self._job_log.released(lease if lease and self._runners.knows(lease.task) else None)
         if succeeded:
             self._job_log.succeeded(succeeded, ran, ended_at)
         if succeeded and counts:
