@@ -61,7 +61,7 @@ class Enqueued(JobEvent, frozen=True, kw_only=True):
 
 
 class Started(JobEvent, frozen=True, kw_only=True):
-    """A handler is about to be called."""
+    """A handler is about to be called. A job claimed ahead may be released before that, and starts again later."""
 
     name: ClassVar[str] = "started"
     fence: int = 0

@@ -310,6 +310,10 @@ def job_put_off(lease: Lease, run: float, delay: float, signal: str | None = Non
     _log_job(logging.INFO, "snoozed", lease, text, lease.attempt, *values, **spans)
 
 
+def job_released(lease: Lease) -> None:
+    _log_job(logging.INFO, "released", lease, "released unfinished: attempt %d does not count", lease.attempt)
+
+
 def job_cancelled(lease: Lease, run: float) -> None:
     text = "cancelled on attempt %d: ran %s"
     _log_job(logging.INFO, "cancelled", lease, text, lease.attempt, _seconds(run), run_seconds=round(run, 6))

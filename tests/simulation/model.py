@@ -54,6 +54,7 @@ class Model(ModelRules):
                 answers.append(Enqueued(new.id, True))
             elif new.on_conflict in ("replace", "debounce") and holder.state in UNSTARTED:
                 replaced.append((holder, new, place))
+                holder.new = structs.replace(holder.new, key_window=new.key_window)  # for those behind it, too
                 answers.append(Enqueued(holder.new.id, False, True))
             else:
                 answers.append(Enqueued(holder.new.id, False))

@@ -44,6 +44,7 @@ class Soak:
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
         self.acknowledged: list[str] = []
         self.counts: dict[str, int] = {}
+        self.links: dict[str, int] = {}  # how many jobs each group of chains has
         self.over = threading.Event()
         for name in ("journals", "locks"):
             (folder / name).mkdir()
@@ -58,7 +59,8 @@ class Soak:
 
     def start(self, place: int, *words: str) -> None:
         command = [sys.executable, "-m", "holdfast.cli", "work", "tests.soak.jobs:app", "--app-dir", str(ROOT)]
-        command += ["--lease", f"{LEASE_SECONDS}s", "--grace", "3s", "--runners", "2", "--slots", "20", *words]
+        command += ["--lease", f"{LEASE_SECONDS}s", "--grace", "3s", "--runners", "2"]
+        command += ["--slots", str(random.choice([1, 20, 100])), *words]
         with (self.folder / f"worker-{place}.log").open("ab") as log:
             self.workers[place] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
@@ -126,6 +128,8 @@ class Soak:
                 for _ in range(20):
                     number += 1
                     self._enqueue(app, tasks, number)
+                for _ in range(3):
+                    self._burst(app)
             except HoldfastError:
                 self.over.wait(0.2)
 
@@ -145,24 +149,60 @@ class Soak:
             except HoldfastError:
                 self.over.wait(0.1)
 
+    def _burst(self, app: Any) -> None:
+        """Many short jobs in one call, which is repeated until it is acknowledged."""
+        from holdfast.errors import HoldfastError
+        from tests.soak.jobs import BURST_MAX, BURSTS
+
+        kind = random.choice(list(BURSTS))
+        group = f"c{random.randrange(3 * GROUPS)}"
+        first, count = self.links.get(group, 0), random.randint(1, BURST_MAX)
+        options: dict[str, Any] = {} if kind == "gathered" else {"priority": random.choice([0, 0, 0, 5])}
+        if kind in ("chain", "link"):
+            options, self.links[group] = {"group": group}, first + count
+        padding = "x" * random.choice([0, 0, 0, 20_000])
+        calls = [
+            BURSTS[kind].options(**options).bind(number=first + place, padding=padding) for place in range(1, count + 1)
+        ]
+        while not self.over.is_set():
+            try:
+                app.enqueue_many(calls)
+                self.acknowledged += [call.id for call in calls]
+                return
+            except HoldfastError:
+                self.over.wait(0.1)
+
     def steer(self) -> None:
         """Change a rule and change it back."""
         from holdfast import RESET
         from holdfast.errors import HoldfastError
         from tests.soak.jobs import app
 
+        group, most = f"c{random.randrange(3 * GROUPS)}", random.randint(1, 10)
+        steps: list[tuple[Callable[[], object], Callable[[], object]]] = [
+            (lambda: app.pause(task="thread", reason="soak"), lambda: app.resume(task="thread")),
+            (lambda: app.pause(queue="chain", reason="soak"), lambda: app.resume(queue="chain")),
+            (
+                lambda: app.pause(queue="chain", group=group, reason="soak"),
+                lambda: app.resume(queue="chain", group=group),
+            ),
+            (lambda: app.queues.limit("pairs", most), lambda: app.queues.limit("pairs", RESET)),
+            (lambda: app.queues.limit("chain", most), lambda: app.queues.limit("chain", RESET)),
+            (lambda: app.tasks.limit("brief", most), lambda: app.tasks.limit("brief", RESET)),
+            (
+                lambda: app.queues.limit("default", rate=f"{10 * most}/s"),
+                lambda: app.queues.limit("default", rate=RESET),
+            ),
+        ]
+        do, undo = random.choice(steps)
         with contextlib.suppress(HoldfastError):
-            if random.random() < 0.5:
-                app.pause(task="thread", reason="soak")
-            else:
-                app.queues.limit("pairs", random.randint(1, 10))
-        time.sleep(random.uniform(0.5, 2.0))
-        for undo in (lambda: app.resume(task="thread"), lambda: app.queues.limit("pairs", RESET)):
-            for _ in range(100):
-                with contextlib.suppress(HoldfastError):
-                    undo()
-                    break
-                time.sleep(0.2)
+            do()
+        time.sleep(random.uniform(0.1, 2.0))
+        for _ in range(100):
+            with contextlib.suppress(HoldfastError):
+                undo()
+                break
+            time.sleep(0.2)
 
     # ------------------------------------------------------------------ the whole
 

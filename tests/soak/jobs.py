@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import Call, Context, Holdfast, RetryPolicy
 
 FOLDER = Path(os.environ.get("SOAK_FOLDER", "."))
 PAIR_LIMIT = 2
@@ -25,6 +25,7 @@ PAIR_LIMIT = 2
 app = Holdfast()
 app.queue("strict", group_limit=1, group_order="strict")
 app.queue("pairs", group_limit=PAIR_LIMIT, group_order="relaxed")
+app.queue("chain", group_limit=1, group_order="strict", group_prefetch=16)
 AGAIN = RetryPolicy.fixed(0.2, limit=None)
 
 
@@ -121,4 +122,47 @@ async def once(ctx: Context, number: int, padding: str = "") -> None:
         await asyncio.sleep(random.uniform(0.0, 1.0))
 
 
+# Short jobs, which come in bursts: claimed ahead, in chains, in two halves, or as batches.
+
+
+def _falters() -> None:
+    if random.random() < 0.03:
+        raise RuntimeError("one of the failures that a real handler has")
+
+
+@app.task(name="short", retry=AGAIN, max_stalls=1000)
+async def short(ctx: Context, number: int, padding: str = "") -> None:
+    with alone(ctx, "short", number):
+        _falters()
+
+
+@app.task(name="brief", retry=AGAIN, max_stalls=1000)
+def brief(ctx: Context, number: int, padding: str = "") -> None:
+    with alone(ctx, "brief", number):
+        time.sleep(random.choice([0.0, 0.0, 0.002, 0.01]))
+
+
+@app.task(name="chain", queue="chain", retry=AGAIN, max_stalls=1000)
+def chain(ctx: Context, number: int, padding: str = "") -> None:
+    with alone(ctx, "chain", number):
+        _falters()
+        time.sleep(random.choice([0.0, 0.0, 0.002, 0.05]))
+
+
+@app.task(name="link", queue="chain", retry=AGAIN, max_stalls=1000)
+async def link(ctx: Context, number: int, padding: str = "") -> None:
+    with alone(ctx, "chain", number):
+        _falters()
+
+
+@app.task(name="gathered", batch=10, batch_within=0.1, retry=AGAIN, max_stalls=1000)
+def gathered(calls: list[Call[dict[str, object]]]) -> None:
+    with contextlib.ExitStack() as stack:
+        for call in calls:
+            stack.enter_context(alone(call, "gathered", 0))
+        _falters()
+
+
 TASKS = {"plain": plain, "thread": thread, "strict": strict, "pairs": pairs, "once": once}
+BURSTS = {"short": short, "brief": brief, "chain": chain, "link": link, "gathered": gathered}
+BURST_MAX = 60

@@ -45,6 +45,26 @@ FAULTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
 }
 
 
+def link(at: float, number: int, what: str = "start") -> dict[str, Any]:
+    return {"at": at, "what": what, "kind": "chain", "job": f"job {number}", "number": number, "group": "g"}
+
+
+FAULTS |= {
+    "a job of a chain left out": ([link(1.0, 1), link(2.0, 1, "end"), link(3.0, 3)], {}, "skipped"),
+    "a chain that went on past a failure": ([link(1.0, 1), link(2.0, 2)], {}, "skipped"),
+    "… past one that had succeeded before a crash": (
+        [link(1.0, 1), link(2.0, 1, "end"), link(3.0, 1), link(4.0, 2)],
+        {},
+        "skipped",
+    ),
+}
+
+
+def test_a_chain_may_go_back_after_a_crash() -> None:
+    once = [link(1.0, 1), link(2.0, 1, "end"), link(3.0, 2), link(4.0, 2, "end"), link(5.0, 3)]
+    assert verdict(*once, *(line | {"at": line["at"] + 5.0} for line in once)).holds
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_seen(fault: str) -> None:
     lines, facts, name = FAULTS[fault]

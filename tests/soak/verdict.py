@@ -1,4 +1,5 @@
-"""What the journals of a soak prove: overlaps, doubled at-most-once jobs, lost jobs, broken order, standstills.
+"""What the journals of a soak prove: overlaps, doubled at-most-once jobs, lost jobs, broken order and chains,
+standstills.
 
 Pure: it reads lists and answers a verdict. tests/soak/test_verdict.py holds it to planted faults.
 """
@@ -25,14 +26,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
     doubled: int  # at-most-once jobs that started twice
     lost: int  # acknowledged, yet unknown to the store or unfinished after the drain
     disordered: int  # strict groups in which a later job started before an earlier one
+    skipped: int  # chained groups in which a job started before the one in front of it had succeeded
     violations: int  # found by the audit
     standstills: int
     longest_gap: float  # seconds without a start while the store and a worker were there
 
     @property
     def holds(self) -> bool:
-        wrong = (self.overlapped, self.doubled, self.lost, self.disordered, self.violations, self.standstills)
-        return not any(wrong) and self.starts > 0
+        wrong = (self.overlapped, self.doubled, self.lost, self.disordered, self.skipped, self.violations)
+        return not any(wrong) and not self.standstills and self.starts > 0
 
 
 def judge(
@@ -55,6 +57,7 @@ def judge(
         doubled=_doubled(starts),
         lost=len(unfinished),
         disordered=_disordered(starts),
+        skipped=_skipped(lines),
         violations=violations,
         standstills=sum(gap > standstill_seconds for gap in gaps),
         longest_gap=max(gaps, default=0.0),
@@ -89,4 +92,24 @@ def _disordered(starts: Sequence[Line]) -> int:
             if line["number"] < latest.get(line["group"], 0):
                 wrong.add(line["group"])
             latest[line["group"]] = max(latest.get(line["group"], 0), line["number"])
+    return len(wrong)
+
+
+def _skipped(lines: Sequence[Line]) -> int:
+    """Jobs of a chained group are numbered one by one. After a crash it goes back to jobs that had succeeded."""
+    latest: dict[str, tuple[int, str]] = {}
+    ended: set[str] = set()
+    wrong = set()
+    for line in lines:
+        if line.get("kind") != "chain":
+            continue
+        if line["what"] == "end":
+            ended.add(line["job"])
+        elif line["what"] == "start":
+            group, number = line["group"], line["number"]
+            before, job = latest.get(group, (number - 1, ""))
+            if number > before + 1 or (number == before + 1 and job and job not in ended):
+                wrong.add(group)
+            latest[group] = (number, line["job"])
+            ended.discard(line["job"])
     return len(wrong)

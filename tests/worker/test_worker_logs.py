@@ -9,11 +9,12 @@ import sys
 from typing import Any
 
 import pytest
-from tests.worker.worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp, soon
 
 from holdfast import Bury, Context, RetryPolicy, Snooze, logs
 from holdfast.cli.log_output import JSONFormatter, LogfmtFormatter, TextFormatter, logs_on_stderr
 from holdfast.clock import ManualClock
+from holdfast.inspection.history import history
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.options import LogJobs
 from holdfast.records import Lease
@@ -85,6 +86,29 @@ async def test_a_snooze_and_a_cancellation_are_logged(memory_app: WorkerApp, cap
     assert events_of(caplog)[-1] == "cancelled"
 
 
+async def test_a_job_that_is_given_back_is_logged(memory_app: WorkerApp, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one that was claimed ahead: its line says started, although it did not begin."""
+    caplog.set_level("INFO", logger="holdfast")
+
+    begun = asyncio.Event()
+
+    @memory_app.task(name="waits")
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    [job_id] = await memory_app.put(waits.bind())
+    worker = memory_app.worker(grace=0.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    await soon(begun)
+    worker.request_stop()
+    await running
+    assert events_of(caplog) == ["started", "released"]
+    assert "released unfinished: attempt 1 does not count" in caplog.text
+    timeline = await history(await memory_app.store(), job_id)
+    assert [entry.kind for entry in timeline] == ["enqueued", "claimed", "release"]
+
+
 async def test_the_run_time_counts_from_the_handlers_beginning(
     memory_app: WorkerApp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,10 +141,11 @@ async def test_a_busy_worker_sums_up_unless_told_to_log_all(caplog: pytest.LogCa
     log = JobLog(None, clock)
     log.started(leases)
     log.succeeded(leases, [None] * len(leases), clock.steady())
+    log.released(leases[0])
     log.close()
     assert events_of(caplog) == ["started"] * LINES_PER_SECOND + ["summed_up"]
     summary = about_jobs(caplog)[-1]
-    assert "200 started and 300 succeeded more jobs" in summary.getMessage()
+    assert "1 released and 200 started and 300 succeeded more jobs" in summary.getMessage()
     assert vars(summary)["counts"]["succeeded task1"] == 150
     caplog.clear()
     clock.advance(1.0)

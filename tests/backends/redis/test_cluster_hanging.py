@@ -91,8 +91,12 @@ def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home:
         renewal = await backend.renew("w", [Held(one.id, one.token) for one in worker.held], seen_call=worker.call)
         assert renewal.known
         assert 0 < elsewhere < JOBS if there else elsewhere == JOBS
+        late = [NewJob(id=f"late {n:02}", task="t") for n in range(JOBS)]
+        storing = asyncio.create_task(backend.enqueue(late))  # a producer waits
+        await a_moment()
         go_on(victim, how)
-        while len(worker.done) < JOBS:
+        assert len(await storing) == JOBS
+        while len(worker.done) < 2 * JOBS:
             await worker.step()
             await a_moment()
         await backend.close()

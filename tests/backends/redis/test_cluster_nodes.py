@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.redis import cluster as nodes
-from holdfast.backends.redis.cluster import Node
+from holdfast.backends.redis.cluster import Node, Nodes
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 PATIENCE_SECONDS = 60.0
@@ -103,6 +103,78 @@ def test_who_has_nothing_better_to_do_waits_to_hear_whether_a_silent_node_is_bac
         assert connections.calls == ["enqueue", "ping", "probe", "enqueue"]
 
     asyncio.run(whole())
+
+
+def test_who_waits_is_not_refused_for_a_ping_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy disk may hold a reply up for longer than a ping waits. A worker skips the node; a producer has time."""
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        with pytest.raises(BackendUnavailable):
+            await node.call("map", b"", writes=False)  # which a producer makes, too, before its first call
+        assert node.silent
+        storing = asyncio.create_task(call(node, "enqueue"))
+        await asyncio.wait({storing, asyncio.create_task(connections.enqueues.wait())}, return_when="FIRST_COMPLETED")
+        connections.free.set()
+        assert await storing == "answer"
+        assert not node.silent  # it was heard
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+def test_the_first_map_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later ones are not: the old map serves until there is a new one."""
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "REFRESH_SECONDS", 0.0)
+
+    opens = asyncio.Event()
+
+    class WithMap(Played):
+        async def call(self, verb: str, command: bytes, **how: Any) -> Any:
+            if verb == "open":
+                opens.set()
+            await super().call(verb, command, **how)
+            return [(0, nodes.SLOTS - 1, (b"host", 7000))]
+
+    async def whole() -> None:
+        connections = WithMap()
+        cluster = Nodes("redis://host:7000", prefix="p", call_timeout=600.0)
+        cluster.node(("host", 7000)).connections = connections  # type: ignore[assignment]
+        connections.mood = "hangs"
+        reading = asyncio.create_task(cluster.refresh())
+        await asyncio.wait({reading, asyncio.create_task(opens.wait())}, return_when="FIRST_COMPLETED")
+        connections.free.set()
+        await reading
+        connections.free.clear()
+        with pytest.raises(BackendUnavailable):
+            await cluster.refresh()
+        assert connections.calls.count("open") == 1
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+def test_after_two_calls_that_were_given_up_the_next_producers_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "HANG_SECONDS", 0.0)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        await given_up(node, 0.01, "enqueue")
+        connections.enqueues.clear()
+        giving_up = asyncio.create_task(call(node, "enqueue"))
+        await connections.enqueues.wait()  # the ping is not answered, and the call is made all the same
+        giving_up.cancel()
+        await asyncio.wait({giving_up})
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            await call(node, "enqueue")
+        assert connections.calls.count("enqueue") == 2
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_a_look_that_this_process_was_too_busy_for_says_nothing_about_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

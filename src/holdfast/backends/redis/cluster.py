@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -114,6 +115,10 @@ class ClusterBackend(ShardedBackend):
 # node may reply to PING and carry out no script, as while its clients are paused for a failover (CLIENT PAUSE WRITE).
 # So it is pinged with a script, too: a worker skips a node that does not reply to that; others wait for it.
 #
+# A ping has a quarter of a second, which a busy machine or disk may take for itself. That is enough for a worker, which
+# loses nothing by skipping a node for a moment. Who waits is not refused for an unanswered ping alone: the call is made
+# and has its whole time. Once a call has failed, the others fail at once, until the node replies to a ping.
+#
 # A node is inspected before it is used: at the start, when it joins, when a slot first moves to it, after it was
 # silent. One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
 
@@ -140,6 +145,10 @@ Address = tuple[str, int]
 Judge = Callable[[Connections], Awaitable[None]]
 
 
+class GivenUp(Exception):
+    """A hurried call: the node did not reply to a ping, or to a probe, meanwhile."""
+
+
 class Node:
     """One primary."""
 
@@ -148,7 +157,8 @@ class Node:
         self._judge = judge
         self._unsafe: ConfigurationError | None = None  # why it must get no new jobs
         self._inspect_at = 0.0  # in the past: before the next call
-        self.silent = False  # it did not reply: calls fail at once, until it replies to a ping
+        self.silent = False  # it did not reply: a worker's calls fail at once, until it replies to a ping
+        self._lost = False  # … to a call, which had its whole time: everybody's calls fail at once
         self.stuck = False  # it replies to a ping but not to a probe: a worker's calls fail at once
         self._doubted = False  # a call to it was cancelled: it or the caller may be busy; ping it first
         self._look_at = 0.0
@@ -160,20 +170,25 @@ class Node:
         await self._check_heard(waits=verb not in HURRIED and verb != "wait_for_work")
         began = time.monotonic()
         try:
-            if not bare and began >= self._inspect_at:
+            if not bare and (self.silent or began >= self._inspect_at):
                 await self._inspect()
             if not bare and self._unsafe is not None and verb in KEEPING:
                 raise self._unsafe
-            if verb in HURRIED:
-                return await self._hurried(verb, command, **how)
-            return await self.connections.call(verb, command, **how)
+            answer = await (self._hurried if verb in HURRIED else self.connections.call)(verb, command, **how)
+        except GivenUp:
+            if how["writes"]:
+                raise OutcomeUnknown(verb) from None
+            raise self._unavailable() from None
         except HoldfastError as error:
-            self.silent = not self.stuck and isinstance(error, BackendError | OutcomeUnknown) and not refusal(error)
+            lost = not self.stuck and isinstance(error, BackendError | OutcomeUnknown) and not refusal(error)
+            self.silent = self._lost = lost
             raise
         except asyncio.CancelledError:
             if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # waiters cancel at any time
-                self._doubted = True
+                self._doubted, self._lost = True, self.silent
             raise
+        self.silent = self._lost = False
+        return answer
 
     async def _hurried(self, verb: str, command: bytes, **how: Any) -> Any:
         """Give the call up if it takes long and the node does not reply to a ping or probe, either."""
@@ -195,9 +210,7 @@ class Node:
                     timer.cancel()
         except TimeoutError:
             self._usual = max(2.0 * self._usual, LONG_SECONDS / 2.0)
-            if how["writes"]:
-                raise OutcomeUnknown(verb) from None
-            raise self._unavailable() from None
+            raise GivenUp from None
         self._usual = max(time.monotonic() - began, 0.9 * self._usual)
         return answer
 
@@ -207,6 +220,8 @@ class Node:
         """Raise if the node could lose jobs; one that cannot be reached is inspected when it is first used."""
         try:
             await self._check_heard(waits=True)
+            if self.silent:
+                return
             await self._inspect()
         except (BackendError, OutcomeUnknown):
             return
@@ -230,7 +245,7 @@ class Node:
 
     async def _check_heard(self, waits: bool) -> None:
         """Raise if the node is silent. A caller that waits gets the ping's result; for others it runs in background."""
-        is_skipped = self.silent or (self.stuck and not waits)
+        is_skipped = self._is_skipped(waits)
         if not is_skipped and not self._doubted:
             return
         now = time.monotonic()
@@ -243,9 +258,13 @@ class Node:
             except asyncio.CancelledError:
                 if time.monotonic() - now > HANG_SECONDS:
                     self._fall_silent()
+                    self._lost = True
                 raise
-        if self.silent or (self.stuck and not waits):
+        if self._is_skipped(waits):
             raise self._unavailable()
+
+    def _is_skipped(self, waits: bool) -> bool:
+        return self._lost if waits else self.silent or self.stuck
 
     def _look(self) -> asyncio.Task[None]:
         """Ping the node, one ping at a time; afterwards `silent` and `stuck` have the result."""
@@ -262,7 +281,7 @@ class Node:
             return
         if self.silent:
             self._inspect_at = 0.0  # it may have been restarted with other settings
-        self.silent = self._doubted = False
+        self.silent = self._lost = self._doubted = False
         self.stuck = not carries_out
 
     async def _replies(self, verb: str, command: bytes) -> bool:
@@ -407,9 +426,11 @@ class Nodes:
         random.shuffle(addresses)
         addresses.sort(key=lambda address: self.node(address).silent)
         failure: HoldfastError | None = None
-        for address in addresses:
+        # Who has no map yet can do nothing without one: if all nodes are slow, it waits for them.
+        verbs = ("map",) if any(self._owners) else ("map", "open")
+        for verb, address in itertools.product(verbs, addresses):
             try:
-                reply = await self.node(address).call("map", MAP, writes=False, bare=True)
+                reply = await self.node(address).call(verb, MAP, writes=False, bare=True)
                 self._learn(reply, address[0])
                 return
             except HoldfastError as error:

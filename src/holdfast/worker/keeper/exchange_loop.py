@@ -484,7 +484,8 @@ class ExchangeLoop:
             if answer is Answer.LOST and release.token in self._signals.settling and release.token in leases:
                 self._unconfirmed.append(unreleased(release))
             elif answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
-                leases.pop(release.token, None)
+                lease = leases.pop(release.token, None)
+                self._job_log.released(lease if lease and self._runners.knows(lease.task) else None)
         if lost:
             self._runners.leases_lost(lost)
         if self._runners.wanted("succeeded"):  # who listens hears of it before the next job starts

@@ -262,9 +262,8 @@ class JobLog:
 
     def started(self, leases: Sequence[Lease]) -> None:
         """Leases arrived and start now."""
-        if not leases:
-            return
-        self._offset = self._clock.steady() - leases[0].started_at
+        if leases:
+            self._offset = self._clock.steady() - leases[0].started_at
         if self._each and logs.jobs_logger.isEnabledFor(logging.INFO):
             room = self._room(len(leases))
             for lease in islice(leases, room):
@@ -283,17 +282,22 @@ class JobLog:
     def ended(self, lease: Lease, settlement: Settlement, ended_at: float) -> None:
         """The store accepted an outcome other than success."""
         run, ending = self._run(lease, settlement.ran, ended_at), settlement.ending
-        if ending is Ending.RETRY:
+        if ending in (Ending.RETRY, Ending.BURIED):
             if self._failures:
-                logs.attempt_failed(lease, settlement, run)
-        elif ending is Ending.BURIED:
-            if self._failures:
-                logs.job_dead(lease, settlement, run)
+                (logs.attempt_failed if ending is Ending.RETRY else logs.job_dead)(lease, settlement, run)
         elif self._each and self._room(1):
             if ending is Ending.SNOOZED:
                 logs.job_put_off(lease, run, settlement.delay, settlement.reason)
             elif ending is Ending.CANCELLED:
                 logs.job_cancelled(lease, run)
+
+    def released(self, lease: Lease | None) -> None:
+        """It was given back unfinished. If it was claimed ahead, it had not begun, although a start was logged."""
+        if lease is not None and self._each:
+            if self._room(1):
+                logs.job_released(lease)
+            else:
+                self._sum_up("released", [lease])
 
     def close(self) -> None:
         """Sum up what has not been summed up yet."""
