@@ -170,7 +170,7 @@ def regenerated(page: str, report: Report) -> str:
     pictures = list(plots(report))
     known = {name for records in report["stores"].values() for name in records}
     blocks = {"first": first(report)} if known & {"real", "load"} else {}
-    if known - {"real", "load", "flows", "footprint", "vacuum"}:
+    if known - {"real", "load", "flows", "workers", "footprint", "vacuum"}:
         blocks |= {"machine": machine(report), "goals": goals(report)}
     for scenario in (
         "real",
