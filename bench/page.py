@@ -1,6 +1,7 @@
 """Writes docs/benchmarks.md and its plots from what bench/run wrote. Called by bench/report.
 
-Changes only the text between pairs of markers on the page, and docs/images/bench-*.svg. Every number comes from the
+Changes only the text between pairs of markers on the page, docs/images/bench-*.svg, and measured.json, which keeps the
+figures of the page: a later run of some scenarios replaces these and leaves the others. Every number comes from the
 files; the sentences around them are written by hand on the page itself.
 """
 
@@ -23,6 +24,8 @@ from .goals import FIRST_BY, OF_LIMIT, firsts, reached
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 IMAGES = DOCS / "images"
+MEASURED = Path(__file__).resolve().parent / "measured.json"
+DIGITS = 4  # of a figure that is kept
 STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis", "cluster": "Redis Cluster"}
 CLAIM_LIMIT = 1.3
 
@@ -30,6 +33,8 @@ FIRST_HEADS = [
     "", "rounds", "Holdfast", "of the limit", "best Python peer", "its figure", "Holdfast ÷ it", "CPU µs/job",
     "its CPU µs/job", f"≥ {FIRST_BY} × or ≥ {OF_LIMIT} of the limit",
 ]  # fmt: skip
+
+FROM_ROUNDS = ("real", "load")
 
 Report = Mapping[str, Any]
 
@@ -41,6 +46,37 @@ def merged(reports: list[Report]) -> Report:
         for store, records in report["stores"].items():
             stores.setdefault(store, {}).update(records)
     return {**reports[-1], "stores": stores}
+
+
+def kept(report: Report) -> Report:
+    """What the page needs of a report: figures of single rounds only where ratios are still taken from them."""
+    stores: dict[str, dict[str, Any]] = {}
+    for store, records in report["stores"].items():
+        for name, record in records.items():
+            cases = {
+                case: one if name in FROM_ROUNDS else {key: value for key, value in one.items() if key != "rounds"}
+                for case, one in record["cases"].items()
+            }
+            stores.setdefault(store, {})[name] = _rounded({**record, "cases": cases})
+    return {**report, "stores": stores}
+
+
+def written(report: Report) -> str:
+    """A report as JSON with one line per store and scenario, so that a diff names what was measured again."""
+    stores = []
+    for store, records in report["stores"].items():
+        lines = [f"{json.dumps(name)}: {json.dumps(record, ensure_ascii=False)}" for name, record in records.items()]
+        stores.append(f"{json.dumps(store)}: {{\n" + ",\n".join(lines) + "\n}")
+    facts = {name: value for name, value in report.items() if name != "stores"}
+    return f"{json.dumps(facts)[:-1]},\n" + '"stores": {\n' + ",\n".join(stores) + "\n}}\n"
+
+
+def _rounded(found: Any) -> Any:
+    if isinstance(found, Mapping):
+        return {name: _rounded(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_rounded(value) for value in found]
+    return float(f"{found:.{DIGITS}g}") if isinstance(found, float) else found
 
 
 # ---------------------------------------------------------------------- tables
@@ -60,7 +96,7 @@ def machine(report: Report) -> str:
     used = {name for records in report["stores"].values() for record in records.values() for name in record["cases"]}
     versions = [text for name, text in report["versions"].items() if name in used]
     lines += [["peers", ", ".join(versions) or "none"]]
-    lines += [["rounds, jobs in a turn", f"{settings['rounds']}, {settings['jobs']:,}"]]
+    lines += [["jobs in a turn", f"{settings['jobs']:,}"]]
     others = [record["cores_of_others"] for records in report["stores"].values() for record in records.values()]
     lines += [["cores that others used, median", f"{statistics.median(others):.1f}"], ["made at", report["made_at"]]]
     return table.markdown(lines)
@@ -68,12 +104,14 @@ def machine(report: Report) -> str:
 
 def goals(report: Report) -> str:
     """Without those of scenarios that did not run: some take an hour and have their own section, from another run."""
-    lines = [["goal", "store", "bound", "measured", "reached"]]
+    lines = [["goal", "store", "bound", "measured", "reached", "on"]]
     for one in reached(report["stores"]):
-        if one.goal.scenario not in report["stores"][one.goal.store]:
+        record = report["stores"][one.goal.store].get(one.goal.scenario)
+        if record is None:
             continue
         value = "not measured" if one.value is None else table.number(one.value)
-        lines.append([one.goal.what, STORES[one.goal.store], one.goal.bound(), value, "yes" if one.yes else "**no**"])
+        verdict = "yes" if one.yes else "**no**"
+        lines.append([one.goal.what, STORES[one.goal.store], one.goal.bound(), value, verdict, record["made_on"]])
     return table.markdown(lines)
 
 
@@ -91,24 +129,20 @@ def first(report: Report) -> str:
                 [one.row, str(one.rounds), shown[0], shown[1], one.best or "none", shown[2], shown[3], *costs, verdict]
             )
         if len(lines) > 1:
-            parts += [f"**{STORES[store]}**: {_measured_on(records)}", table.markdown(lines)]
+            said = [f"`{name}` {_measured_on(records[name])}" for name in FROM_ROUNDS if name in records]
+            parts += [f"**{STORES[store]}**: {'; '.join(said)}", table.markdown(lines)]
     return "\n\n".join(parts) or "Not measured in this run."
 
 
-def _measured_on(records: Mapping[str, Any]) -> str:
-    said = []
-    for name in ("real", "load"):
-        if record := records.get(name):
-            others = f"{record['cores_of_others']:.1f}"
-            said.append(f"`{name}` on {record['made_on']}, cores that others used: {others}")
-    return "; ".join(said)
+def _measured_on(record: Mapping[str, Any]) -> str:
+    return f"on {record['made_on']}, cores that others used: {record['cores_of_others']:.1f}"
 
 
 def tables(report: Report, scenario: str) -> str:
     parts = []
     for store, record in _records(report, scenario):
         left_out = "\n".join(f"* {line}" for line in table.left_out(record))
-        head = f"**{STORES[store]}**, {record['rounds']} round{'s' * (record['rounds'] != 1)}"
+        head = f"**{STORES[store]}**, {record['rounds']} round{'s' * (record['rounds'] != 1)} {_measured_on(record)}"
         for title, lines in table.parts(record):
             parts += [f"{head}, {title}" if title else head, table.markdown(lines)]
         parts.append(left_out)
@@ -169,9 +203,9 @@ def regenerated(page: str, report: Report) -> str:
     """The page with every block that this report has figures for; other blocks stay as they are."""
     pictures = list(plots(report))
     known = {name for records in report["stores"].values() for name in records}
-    blocks = {"first": first(report)} if known & {"real", "load"} else {}
-    if known - {"real", "load", "flows", "workers", "footprint", "vacuum"}:
-        blocks |= {"machine": machine(report), "goals": goals(report)}
+    blocks = {"machine": machine(report), "goals": goals(report)}
+    if known & set(FROM_ROUNDS):
+        blocks["first"] = first(report)
     for scenario in (
         "real",
         "load",
@@ -213,9 +247,11 @@ def _read(name: str) -> Report:
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser("bench/report", description="Writes docs/benchmarks.md and its plots.")
     parser.add_argument(
-        "names", nargs="+", metavar="FILE", help="reports of bench/run --json; later ones take precedence"
+        "names", nargs="*", metavar="FILE", help="reports of bench/run --json; later ones take precedence"
     )
-    report = merged([_read(name) for name in parser.parse_args(words).names])
+    before = [str(MEASURED)] if MEASURED.exists() else []
+    report = kept(merged([_read(name) for name in (*before, *parser.parse_args(words).names)]))
+    MEASURED.write_text(written(report))
     IMAGES.mkdir(exist_ok=True)
     for scenario in {name for records in report["stores"].values() for name in records}:
         for old in (*IMAGES.glob(f"bench-{scenario}-*.svg"), *IMAGES.glob(f"bench-{scenario}.svg")):

@@ -59,11 +59,22 @@ def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario
     return found
 
 
+def _far_behind(scenario: Scenario, cases: list[Case], found: dict[str, list[Figures | None]]) -> set[str]:
+    """The peers that were so far behind ours in the first round that the others say nothing new of them."""
+    ours: dict[str, float] = {}
+    rates = {case.name: (found[case.name][0] or {}).get(scenario.figure) for case in cases}
+    for case in cases:
+        if case.kind == "ours":
+            ours[case.family] = max(ours.get(case.family, 0.0), rates[case.name] or 0.0)
+    least = {case.name: ours.get(case.family, 0.0) * scenario.near for case in cases if case.kind == "peer"}
+    return {name for name, rate in least.items() if (rates[name] or 0.0) < rate}
+
+
 def _rounds(
     scenario: Scenario, setting: Setting, cases: list[Case], rounds: int, seconds_max: float
 ) -> dict[str, list[Figures | None]]:
     found: dict[str, list[Figures | None]] = {case.name: [] for case in cases}
-    began, lasted = time.monotonic(), 0.0
+    began, lasted, behind = time.monotonic(), 0.0, set[str]()
     for number in range(scenario.rounds(rounds)):
         start = time.monotonic()
         if number and start - began + lasted > seconds_max:
@@ -72,12 +83,14 @@ def _rounds(
         _say(f"  {setting.store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
         try:
             for case in cases:
-                worth = number < case.rounds_max and case.name not in setting.left_out
+                worth = number < case.rounds_max and case.name not in setting.left_out and case.name not in behind
                 found[case.name].append(_measure(case, setting) if worth else None)
         except KeyboardInterrupt:
             _say(f"  {setting.store} {scenario.name}: stopped; what was measured is kept")
             setting.stopped = True
             break
+        if number == 0:
+            behind = _far_behind(scenario, cases, found)
         lasted = time.monotonic() - start
     return found
 

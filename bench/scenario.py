@@ -61,6 +61,7 @@ class Scenario(NamedTuple):
     fresh: bool = False  # PostgreSQL without autovacuum
     asked_only: bool = False  # takes too long to be part of `all`
     columns: tuple[str, ...] = ()  # further figures worth a column
+    near: float = 0.0  # a peer that reaches less than this share of ours in the first round is not run again
 
     def rounds(self, asked: int) -> int:
         return max(1, round(asked * self.factor))

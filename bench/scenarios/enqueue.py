@@ -11,7 +11,7 @@ from ..peers import PEERS
 from ..places import STORES
 from ..scenario import Case, Scenario, Setting
 
-SINGLE_SHARE = 0.05
+SINGLE_SHARE = 0.2  # a second or two: with fewer calls one checkpoint or the first call would decide
 
 
 def measured(setting: Setting, contender: Contender, *words: object) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def report(store: str, rate: float) -> dict[str, Any]:
         "unit": "jobs/s",
         "columns": [],
         "store": "a store",
+        "made_on": "2030-01-01",
         "cores_of_others": 0.25,
         "rounds": 5,
         "cases": {
@@ -57,8 +59,8 @@ def test_a_later_file_replaces_what_an_earlier_one_says_of_the_same_scenario() -
 def test_the_page_has_a_place_for_every_scenario_and_takes_a_report() -> None:
     text = page.regenerated(page.PAGE.read_text(), report("sqlite", 1300.0))
     assert "| holdfast work, 1 runner | 1,300 | 13.0 |" in text
-    assert "| no-op jobs, one worker, ÷ huey | SQLite | ≥ 12.0 | 13.0 | yes |" in text
-    assert "| store calls per job | SQLite | ≤ 0.10 | not measured | **no** |" in text
+    assert "| no-op jobs, one worker, ÷ huey | SQLite | ≥ 12.0 | 13.0 | yes | 2030-01-01 |" in text
+    assert "| store calls per job | SQLite | ≤ 0.10 | not measured | **no** | 2030-01-01 |" in text
     assert "| enqueue in bulk of 1,000, jobs/s | SQLite |" not in text.partition("generated: goals")[2]  # did not run
     assert "* bull: left out: no node" in text
     assert "![bench-noop-sqlite.svg](images/bench-noop-sqlite.svg)" in text
@@ -75,12 +77,24 @@ def test_the_page_opens_with_where_we_stand_and_keeps_what_was_not_measured_agai
     for one in record["cases"].values():
         value = one["figures"]["jobs_per_second"]["median"]
         one |= {"family": "5 ms", "label": labels[one["kind"]], "rounds": [{"jobs_per_second": value}]}
-    found["stores"]["redis"]["real"] = {**record, "made_on": "2030-01-01"}
+    found["stores"]["redis"]["real"] = record
     before = page.PAGE.read_text()
     text = page.regenerated(before, found)
     assert "**Redis**: `real` on 2030-01-01, cores that others used: 0.2" in text
     assert "| 5 ms | 1 | 30.0 |  | huey | 100 | 0.30 |  |  | **no** |" in text
-    assert text[text.index("## The run") :] == before[before.index("## The run") :]
+    assert text[text.index("## No-op jobs") :] == before[before.index("## No-op jobs") :]
+
+
+def test_what_is_kept_gives_the_same_page_and_survives_the_next_report() -> None:
+    whole = report("sqlite", 1300.123456)
+    for one in whole["stores"]["sqlite"]["noop"]["cases"].values():
+        one["rounds"] = [{"jobs_per_second": 1.0}]
+    kept = json.loads(page.written(page.kept(whole)))
+    assert "rounds" not in kept["stores"]["sqlite"]["noop"]["cases"]["huey"]
+    before = page.PAGE.read_text()
+    assert page.regenerated(before, kept) == page.regenerated(before, whole)
+    later = page.merged([kept, report("redis", 2.0)])
+    assert "| holdfast work, 1 runner | 1,300 | 13.0 |" in page.regenerated(before, later)
 
 
 def test_writing_the_page_twice_changes_nothing() -> None:
