@@ -571,12 +571,13 @@ class Connections:
 
 def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
     """Whether an idle connection is still open. If the server closed it, something is readable before any request."""
-    if connection.closed or connection.pgconn.status != ConnStatus.OK:
+    line = connection.pgconn
+    if line.status != ConnStatus.OK:
         return False
-    if not is_ready(connection.fileno()):
+    if not is_ready(line.socket):
         return True
     try:
-        connection.pgconn.consume_input()
+        line.consume_input()
     except psycopg.Error:
         return False
-    return not is_ready(connection.fileno()) and connection.pgconn.status == ConnStatus.OK
+    return not is_ready(line.socket) and line.status == ConnStatus.OK

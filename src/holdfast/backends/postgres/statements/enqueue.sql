@@ -39,7 +39,8 @@ CREATE OR REPLACE FUNCTION holdfast.enqueue_single(
 DECLARE
     at double precision;
     sealed text;
-    its_lane smallint;
+    ruled boolean;  -- any task is paused, or any queue or task has rules in force
+    its_lane smallint := 0;
     ages double precision;
     tick bigint;
     number bigint;
@@ -47,19 +48,26 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0);
     at := coalesce(given, extract(epoch FROM clock_timestamp())::double precision);
     SELECT (SELECT s.record FROM holdfast.seal s WHERE s.closed),
-           @lane(tasked, NULL),
-           (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued),
-           (SELECT last_value FROM holdfast.ticks)
-    INTO sealed, its_lane, ages, tick;
+           EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task') OR EXISTS (SELECT FROM holdfast.bounds)
+    INTO sealed, ruled;
     IF sealed IS NOT NULL THEN PERFORM holdfast.refuse('HF005', sealed::jsonb); END IF;
-    IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
+    IF ruled THEN
+        SELECT @lane(tasked, NULL),
+               (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued)
+        INTO its_lane, ages;
+    END IF;
+    tick := nextval('holdfast.ticks');
+    IF tick < at * 1000000 THEN
+        PERFORM holdfast.keep_up(at);
+        tick := nextval('holdfast.ticks');
+    END IF;
     number := nextval('holdfast.jobs_seq_seq');
     INSERT INTO holdfast.ids (id, seq) VALUES (named, number) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN RETURN false; END IF;
     due := coalesce(due, at + coalesce(delay, 0));
     INSERT INTO holdfast.jobs (seq, @new_row)
     VALUES (number, named, tasked, queued, CASE WHEN due > at THEN 'scheduled' ELSE 'ready' END, prior, NULL, its_lane,
-            @rank(prior, ages), CASE WHEN due <= at THEN @turn(nextval('holdfast.ticks'), prior, ages) END,
+            @rank(prior, ages), CASE WHEN due <= at THEN @turn(tick, prior, ages) END,
             stalls_max, at, due, due + expiry, arguments, revived, said);
     RETURN true;
 END $$

@@ -102,7 +102,7 @@ FROM weighted n WHERE j.seq = n.seq
 
 -- :: function_make_ready
 -- A row that another session has locked is skipped; its successor is not taken instead, and the next sweep refills the
--- group.
+-- group. A group in which no job waits costs one look at an index: its limit and what it has in play are not read.
 CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -111,7 +111,11 @@ DECLARE
 BEGIN
     WITH chosen AS MATERIALIZED (
         SELECT @next_of_group
-        FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
+        FROM holdfast.group_rooms(ARRAY(
+            SELECT p FROM unnest(places) p CROSS JOIN LATERAL (
+                SELECT FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = p.queue AND c.grp = p.grp
+                ORDER BY @group_order(c) LIMIT 1) w), at) g
+        CROSS JOIN LATERAL (
             SELECT c.seq, c.held, c.priority, c.ordinal, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY @group_order(c) LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready))) w
