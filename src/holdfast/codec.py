@@ -368,9 +368,10 @@ class Codec:
                 if name not in self._known:
                     raise InvalidArguments(self.task, f"there is no parameter {name!r}; {self._listed()}")
             given.update(kwargs)
-        if not self._required <= given.keys():
-            missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
-            raise InvalidArguments(self.task, f"missing {missing}; {self._listed()}")
+        for name in self._required:
+            if name not in given:
+                missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
+                raise InvalidArguments(self.task, f"missing {missing}; {self._listed()}")
         return given
 
     def _listed(self) -> str:

@@ -295,8 +295,10 @@ def call_out(path: str) -> None:
 
     Opening and closing the WAL is an event for their inotify. It changes nothing: SQLite holds no locks on this file.
     """
-    with contextlib.suppress(OSError):
+    try:
         os.close(os.open(path + "-wal", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return
 
 
 class Inotify:
