@@ -39,6 +39,7 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
 HEARING_SECONDS_MAX = 0.5  # with inotify; after one change it did not report, these wake-ups poll for good
+LAST_SECONDS = 0.1  # a rare check is left out this long before the wait ends
 EVENT_SECONDS_MAX = 10.0  # from the event of a write until its commit is visible, on the slowest disk
 HEARING_GROWTH = 2.0  # a write is reported before the commit is on disk: noticed within twice the time that takes
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
@@ -83,6 +84,19 @@ class Wakeups:
                 loop.call_soon_threadsafe(event.set)
             except RuntimeError:
                 continue  # that loop was closed meanwhile: nobody waits there any more
+
+    def calm(self, at: float) -> None:
+        """What this process committed at that time brings no work: one check of it is enough. From any thread."""
+        with self._guard:
+            loops = set(self._waiting.values())
+        for loop in loops:
+            with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
+                loop.call_soon_threadsafe(self._calm, loop, at)
+
+    def _calm(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        for wait in list(self._waits):
+            if wait.loop is loop:
+                wait.calm(at)
 
     def close(self) -> None:
         with self._guard:
@@ -206,6 +220,8 @@ class Wait:
     async def pause(self, seconds_max: float) -> None:
         """Pause until a commit is reported, or for an interval that grows each time."""
         seconds = until_tick(min(self._seconds, seconds_max))
+        if self._seconds == HEARING_SECONDS_MAX and seconds_max - seconds < LAST_SECONDS:
+            seconds = seconds_max  # the caller asks the store then anyway
         self._timer = self.loop.call_later(seconds, self._time_is_up)
         most = POLL_SECONDS_MAX if self._ear is None else HEARING_SECONDS_MAX
         self._seconds = min(self._seconds * self._growth, most)
@@ -237,6 +253,12 @@ class Wait:
         self._nudged = False
         if self._ear is None:
             self._seconds = POLL_SECONDS_MIN
+
+    def calm(self, at: float) -> None:
+        """This process committed at that time and had the write lock until then. So what was reported before is visible
+        to the next check, which is near, and those after it can be rare again."""
+        if self._ear is not None and self._ear.heard_at < at:
+            self._seconds = HEARING_SECONDS_MAX
 
     def was_told(self) -> bool:
         """Whether a change was reported; reads pending events first, as a visible change has its event already.
