@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -252,49 +251,6 @@ def test_checks_after_a_reported_write_are_few_whatever_becomes_visible_meanwhil
         wait.close()
 
     asyncio.run(scene())
-
-
-def test_a_commit_of_its_own_that_brings_no_work_is_checked_once() -> None:
-    """What was reported until it ended was its own, or is visible; what is reported later may be another's."""
-
-    async def scene() -> None:
-        wait, ear = wakeups.Wait(asyncio.Event()), Mock(taken=False, is_new=True)
-        assert wait.listen(ear)
-        wait._written()
-        ear.heard_at = 100.0
-        wait.calm(100.1)
-        assert wait._seconds == wakeups.HEARING_SECONDS_MAX
-        wait._written()
-        ear.heard_at = 200.0
-        wait.calm(199.9)
-        assert wait._seconds == wakeups.POLL_SECONDS_MIN
-        wait.close()
-        polls = wakeups.Wait(asyncio.Event())
-        polls.calm(300.0)
-        assert polls._seconds == wakeups.POLL_SECONDS_MIN, "without reports it goes on polling"
-
-    asyncio.run(scene())
-
-
-@linux
-@pytest.mark.parametrize("verb", ["register", "enqueue"])
-def test_only_a_commit_that_brings_no_work_calms_a_wait(
-    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    calmed = queue.SimpleQueue[float]()
-    monkeypatch.setattr(wakeups.Wakeups, "calm", lambda _, at: calmed.put(at))
-
-    async def scene() -> None:
-        waiting = await asleep(backend)
-        if verb == "register":
-            await backend.register(WorkerRecord(id="w", lease_seconds=60.0))
-            at = await asyncio.to_thread(calmed.get, timeout=WAIT_SECONDS_MAX)
-            assert at == backend._writing().committed_at
-        await backend.enqueue([NewJob(id="a", task="t")])
-        await ends(waiting)
-
-    asyncio.run(scene())
-    assert calmed.empty()
 
 
 @pytest.mark.parametrize(("left", "longest"), [(0.55, 0.55), (30.0, wakeups.HEARING_SECONDS_MAX)])

@@ -512,12 +512,10 @@ class SqliteBackend(SqliteVerbs):
 
     def _committed(self, verbs: set[str]) -> None:
         """Wake the callers that may be waiting for what was written."""
+        if verbs <= BRING_NO_WORK:
+            return
         if verbs <= _TAKE_WORK:
-            if not verbs <= BRING_NO_WORK:
-                nudge(self.path, claimed=self._wakeups)
-            watch, writer = self._wakeups, self._writer
-            if watch is not None and writer is not None and "exchange" not in verbs:  # an exchange has `claiming`
-                watch.calm(writer.committed_at)
+            nudge(self.path, claimed=self._wakeups)
             return
         nudge(self.path)
         call_out(self.path)

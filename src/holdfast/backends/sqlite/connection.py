@@ -276,7 +276,6 @@ class StoreThread:
         self._in_hand = False  # the thread is running requests
         self._here = 0  # the thread that runs its request itself, if any
         self._stopping = False
-        self.committed_at = float("-inf")  # by time.monotonic()
         self._post = Post(rank=0)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
         self._thread.start()
@@ -437,7 +436,6 @@ class StoreThread:
             return [(None, failed or refusal) for _, failed in answers]
         try:
             connection.execute("COMMIT")
-            self.committed_at = time.monotonic()
         except sqlite3.Error as error:
             restored, cause = self._undo(connection), mapped(error, self._path)
             # If the disk was full, nothing reached the file. After any other error it may have, and may reappear.

@@ -85,19 +85,6 @@ class Wakeups:
             except RuntimeError:
                 continue  # that loop was closed meanwhile: nobody waits there any more
 
-    def calm(self, at: float) -> None:
-        """What this process committed at that time brings no work: one check of it is enough. From any thread."""
-        with self._guard:
-            loops = set(self._waiting.values())
-        for loop in loops:
-            with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
-                loop.call_soon_threadsafe(self._calm, loop, at)
-
-    def _calm(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
-        for wait in list(self._waits):
-            if wait.loop is loop:
-                wait.calm(at)
-
     def close(self) -> None:
         with self._guard:
             self._post.close()
@@ -253,12 +240,6 @@ class Wait:
         self._nudged = False
         if self._ear is None:
             self._seconds = POLL_SECONDS_MIN
-
-    def calm(self, at: float) -> None:
-        """This process committed at that time and had the write lock until then. So what was reported before is visible
-        to the next check, which is near, and those after it can be rare again."""
-        if self._ear is not None and self._ear.heard_at < at:
-            self._seconds = HEARING_SECONDS_MAX
 
     def was_told(self) -> bool:
         """Whether a change was reported; reads pending events first, as a visible change has its event already.
