@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .context import Ended
 from .errors import ConfigurationError
-from .job import BoundCall, Job
+from .job import BoundCall, Job, fresh_record
 from .lifecycle import Ending, Settlement, State
 from .records import Enqueued, NewJob, SettlementWithJobs
-from .task import fresh_record
 
 if TYPE_CHECKING:
     from .app import Holdfast

@@ -352,6 +352,7 @@ class Codec:
         self._value_decoder: msgspec.json.Decoder[Any] = _plain_decoder
         self._untyped: dict[str, str] = {}
         self._fields: list[Any] = []  # of the decoder
+        self._atoms: dict[str, type] = {}  # parameters that are annotated with str, int, float or bool and no more
 
     # ------------------------------------------------------------------ binding
 
@@ -368,9 +369,10 @@ class Codec:
                 if name not in self._known:
                     raise InvalidArguments(self.task, f"there is no parameter {name!r}; {self._listed()}")
             given.update(kwargs)
-        if not self._required <= given.keys():
-            missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
-            raise InvalidArguments(self.task, f"missing {missing}; {self._listed()}")
+        for name in self._required:
+            if name not in given:
+                missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
+                raise InvalidArguments(self.task, f"missing {missing}; {self._listed()}")
         return given
 
     def _listed(self) -> str:
@@ -391,7 +393,10 @@ class Codec:
                 f"they take {len(raw)} bytes, at most {bytes_max} are allowed. Store the bulk elsewhere and pass its "
                 "name, or raise args_bytes_max=",
             )
-        self._check_fit(given, raw, decoder)
+        for name, value in given.items():
+            if type(value) is not self._atoms.get(name):  # else its JSON becomes what it was
+                self._check_fit(given, raw, decoder)
+                break
         return raw
 
     def encode_awaiting(self, given: Mapping[str, Any], bytes_max: int) -> tuple[bytes, tuple[str, ...]]:
@@ -511,6 +516,7 @@ class Codec:
                 kind = Any if name in self._required else Union[Any, msgspec.UnsetType]  # noqa: UP007
             fields.append((name, kind) if name in self._required else (name, kind, msgspec.UNSET))
         self._fields = fields
+        self._atoms = {name: kind for name, kind in hints.items() if any(kind is atom for atom in _ATOMS)}
         shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._untyped = {name: why for name, why in untyped.items() if name in self._known}
         if self._results_of is not None:

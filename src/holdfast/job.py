@@ -5,7 +5,7 @@ Called by the app and by users. Plain data; I/O happens only through the app the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -117,16 +117,67 @@ def _moment(value: float | None) -> datetime | None:
     return None if value is None else moment(value)
 
 
+def fresh_record(new: NewJob, answer: records.Enqueued, now: float, state: State | None = None) -> JobRecord:
+    """A job that was just stored, as far as its producer knows without reading it back."""
+    due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
+    if new.after:
+        due_at = DUE_AFTER_PARENTS
+    if state is None:
+        state = State.SCHEDULED if due_at > now else State.WAITING if answer.waits else State.READY
+    return JobRecord(
+        id=answer.id,
+        seq=0,
+        task=new.task,
+        queue=new.queue,
+        state=state,
+        args=new.args,
+        priority=new.priority,
+        group=new.group,
+        key=new.key,
+        max_stalls=new.max_stalls,
+        created_at=now,
+        due_at=max(due_at, now),
+        expires_at=None if new.expires is None else due_at + new.expires,
+        revival=new.revival,
+        options=new.options,
+        key_scope=new.key_scope,
+        key_until=new.key_until,
+        key_window=new.key_window,
+        holds_key=new.key is not None,
+        due_max=None if new.wait_max is None else now + new.wait_max,
+        on_expire=new.on_expire,
+        order=new.order,
+    )
+
+
 class Job(Generic[R]):
     """A job as of its last read. `refresh` reads it again and returns itself."""
 
-    __slots__ = ("_app", "_created", "_record", "_replaced")
+    __slots__ = ("_app", "_created", "_known", "_replaced")
 
-    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True, replaced: bool = False) -> None:
+    def __init__(
+        self,
+        app: Holdfast,
+        record: JobRecord | Callable[[], JobRecord],  # most callers of enqueue never look at it
+        *,
+        created: bool = True,
+        replaced: bool = False,
+    ) -> None:
         self._app = app
-        self._record = record
+        self._known = record
         self._created = created
         self._replaced = replaced
+
+    @property
+    def _record(self) -> JobRecord:
+        known = self._known
+        if not isinstance(known, JobRecord):
+            known = self._known = known()
+        return known
+
+    @_record.setter
+    def _record(self, record: JobRecord) -> None:
+        self._known = record
 
     # ------------------------------------------------------------------ identity
 

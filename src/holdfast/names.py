@@ -245,7 +245,8 @@ _COUNTER_BITS = 42  # below the millisecond: increases within it, so ids of one 
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
 _COUNTER_SEED_LIMIT = 1 << (_COUNTER_BITS - 1)  # seeded in the lower half: leaves room for 2**41 ids per millisecond
 _TAIL_DIGITS = 8  # random, in every id
-_TAILS_AT_ONCE = 256  # reading system randomness costs more than the rest of making an id
+_SEED_DIGITS = 12  # random, for the first id of each millisecond
+_RANDOM_BYTES = 1024  # read at once: a read costs more than the rest of making an id
 
 
 class _Source:
@@ -272,15 +273,18 @@ class _Source:
                     self._begin(self._millisecond + 1)
                 elif not self._counter & 0xFFFF:
                     self._carry()
-            used = self._used
-            if used == len(self._digits):
-                self._digits, used = os.urandom(_TAILS_AT_ONCE * _TAIL_DIGITS // 2).hex(), 0
-            self._used = used + _TAIL_DIGITS
-            return f"{self._opening}{self._counter & 0xFFFF:04x}{self._digits[used : self._used]}"
+            return f"{self._opening}{self._counter & 0xFFFF:04x}{self._random(_TAIL_DIGITS)}"
+
+    def _random(self, count: int) -> str:
+        """Unused random digits."""
+        used, self._used = self._used, self._used + count
+        if self._used > len(self._digits):
+            self._digits, used, self._used = os.urandom(_RANDOM_BYTES).hex(), 0, count
+        return self._digits[used : self._used]
 
     def _begin(self, millisecond: int) -> None:
         self._millisecond = millisecond
-        self._counter = int.from_bytes(os.urandom(6), "big") % _COUNTER_SEED_LIMIT
+        self._counter = int(self._random(_SEED_DIGITS), 16) % _COUNTER_SEED_LIMIT
         self._carry()
 
     def _carry(self) -> None:

@@ -21,7 +21,7 @@ from .dependencies import PARENTS_MAX, Relatives
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .headers import check_headers, with_headers
 from .hooks import Hooks
-from .job import BoundCall, Enqueued, Job
+from .job import BoundCall, Enqueued, Job, fresh_record
 from .lazy import import_lazily
 from .lifecycle import State
 from .observer import JobOrId, checked_by, job_id
@@ -31,7 +31,7 @@ from .records import JobRecord, NewJob
 from .results import JobFollower, Step
 from .steps import Step as StoredStep
 from .store_thread import HAND_OVER_SECONDS, StoreHandle, forbid_running_loop
-from .task import TaskRouter, fresh_record
+from .task import TaskRouter
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,7 +79,7 @@ class Producer(TaskRouter, Operator):
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
         [answer] = made
         if answer.created and not waits_by_rule(new):
-            return self._stored(call, fresh_record(new, answer, gate.clock.wall()), answer)
+            return self._stored(call, partial(fresh_record, new, answer, gate.clock.wall()), answer)
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
@@ -122,7 +122,9 @@ class Producer(TaskRouter, Operator):
     def _chunk(self, chunk: list[BoundCall[Any]]) -> list[BoundCall[Any]]:
         return [self._headed(call) for call in chunk] if self._hooks.on_enqueue else chunk
 
-    def _stored(self, call: BoundCall[R], record: JobRecord, answer: records.Enqueued) -> Job[R]:
+    def _stored(
+        self, call: BoundCall[R], record: JobRecord | Callable[[], JobRecord], answer: records.Enqueued
+    ) -> Job[R]:
         if answer.created and self._hub.wanted("enqueued"):
             self._tell_enqueued(call.new)
         app: Holdfast = self  # type: ignore[assignment]

@@ -34,7 +34,6 @@ from .context import CURRENT, Context
 from .dependencies import (
     BATCH_OPEN_TASK,
     BATCH_TASK,
-    DUE_AFTER_PARENTS,
     ON_PARENT_FAILURE,
     PARENTS_MAX,
     OnParentFailure,
@@ -42,7 +41,6 @@ from .dependencies import (
 from .errors import ConfigurationError, InvalidArguments, TaskAlreadyRegistered
 from .headers import TAGS, check_headers, check_tags, with_parents, with_results
 from .job import BoundCall, Job
-from .lifecycle import State
 from .names import (
     check_name,
     check_text,
@@ -69,7 +67,7 @@ from .options import (
     ungrouped,
 )
 from .placeholders import AwaitsResults
-from .records import BY_CHARS_MAX, Enqueued, JobRecord, Lease, NewJob
+from .records import BY_CHARS_MAX, Lease, NewJob
 from .task_settings import TaskSettings as TaskSettings
 from .task_settings import UsingSettings as UsingSettings
 
@@ -665,36 +663,3 @@ class TaskRouter:
 
 
 Tasks = TaskRouter  # the former name
-
-
-def fresh_record(new: NewJob, answer: Enqueued, now: float, state: State | None = None) -> JobRecord:
-    """A job that was just stored, as far as its producer knows without reading it back."""
-    due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
-    if new.after:
-        due_at = DUE_AFTER_PARENTS
-    if state is None:
-        state = State.SCHEDULED if due_at > now else State.WAITING if answer.waits else State.READY
-    return JobRecord(
-        id=answer.id,
-        seq=0,
-        task=new.task,
-        queue=new.queue,
-        state=state,
-        args=new.args,
-        priority=new.priority,
-        group=new.group,
-        key=new.key,
-        max_stalls=new.max_stalls,
-        created_at=now,
-        due_at=max(due_at, now),
-        expires_at=None if new.expires is None else due_at + new.expires,
-        revival=new.revival,
-        options=new.options,
-        key_scope=new.key_scope,
-        key_until=new.key_until,
-        key_window=new.key_window,
-        holds_key=new.key is not None,
-        due_max=None if new.wait_max is None else now + new.wait_max,
-        on_expire=new.on_expire,
-        order=new.order,
-    )

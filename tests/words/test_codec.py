@@ -89,7 +89,10 @@ NOW = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
     [
         (int, 2**63),
         (int, -(2**200)),
+        (int, 10**4299),
         (float, 1.5),
+        (float, 5e-324),
+        (float, -1.7976931348623157e308),
         (bool, True),
         (str, "grüße\0"),
         (bytes, b"\x00\xff"),

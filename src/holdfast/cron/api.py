@@ -23,11 +23,11 @@ from ..context import Context
 from ..errors import BackendUnavailable, ConfigurationError, CronEntryNotFound, InvalidArguments
 from ..events import Started
 from ..frozen import Discreet
-from ..job import BoundCall, Job, plain_args
+from ..job import BoundCall, Job, fresh_record, plain_args
 from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
 from ..records import CronEntry, Enqueued, NewJob, Tick, Ticked
-from ..task import Task, fresh_record
+from ..task import Task
 from .calendar import TIMES_LEFT_MIN, NextAfter, Skip
 from .entry import (
     CatchUp,

@@ -17,12 +17,11 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from .. import records
 from ..errors import ConfigurationError, StateConflict
-from ..job import BoundCall, Job
+from ..job import BoundCall, Job, fresh_record
 from ..lifecycle import State
 from ..options import Duration
 from ..records import JobRecord
 from ..store_thread import StoreHandle
-from ..task import fresh_record
 
 if TYPE_CHECKING:
     from ..app import Holdfast

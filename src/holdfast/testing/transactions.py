@@ -45,9 +45,9 @@ from ..backends.sqlite.memory import MemoryBackend
 from ..backends.sqlite.settle import settle_in
 from ..clock import Clock
 from ..errors import BackendError, BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError
+from ..job import fresh_record
 from ..lifecycle import Settlement, State
 from ..records import Answer, Enqueued, JobRecord, NewJob
-from ..task import fresh_record
 
 _TAKES = "a sqlite3, psycopg or asyncpg connection, or a SQLAlchemy Connection or Session (sync or async)"
 

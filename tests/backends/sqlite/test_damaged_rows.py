@@ -103,8 +103,9 @@ def test_a_row_with_text_that_is_not_utf8_is_set_aside_whole(tmp_path: Path, col
 @pytest.mark.parametrize(
     "damage",
     [
-        "DELETE FROM holdfast_ticks",
-        "UPDATE holdfast_ticks SET tick = 9223372036854775807",
+        "DELETE FROM sqlite_sequence WHERE name = 'holdfast_ticks'",
+        "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'holdfast_ticks'",
+        "UPDATE sqlite_sequence SET seq = 'weird' WHERE name = 'holdfast_ticks'",
         "UPDATE holdfast_letters SET job_id = CAST(x'ff' AS TEXT), revive_at = 1.0",
         "INSERT INTO holdfast_pauses VALUES ('task', '', CAST(x'ff' AS TEXT), '', '', 0)",
         "UPDATE holdfast_letters SET error = x'ff', history = x'ff'",
@@ -130,7 +131,7 @@ def test_fences_go_on_growing_once_their_counter_is_gone(tmp_path: Path) -> None
         await claimed(backend)
         return [job.fence for job in await backend.find(JobQuery(states=(State.RUNNING,)))]
 
-    fences = run(tmp_path / "jobs.db", "DELETE FROM holdfast_ticks", look)
+    fences = run(tmp_path / "jobs.db", "DELETE FROM sqlite_sequence WHERE name = 'holdfast_ticks'", look)
     assert len(set(fences)) == 3
     assert min(fences) > 1_000_000_000_000_000, "above the clock in microseconds"
 

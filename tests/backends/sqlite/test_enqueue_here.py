@@ -193,3 +193,13 @@ def test_nothing_is_written_behind_a_store_that_was_closed(backend: SqliteBacken
     with pytest.raises(BackendUnavailable, match="closed"):
         writer.carry_out_here("enqueue", lambda _: None)
     assert writer._post.connection is None
+
+
+def test_an_enqueue_writes_five_pages(backend: SqliteBackend) -> None:
+    """The jobs, three of their indexes, and the last seq with the counter beside it."""
+    begun(backend)
+    log, frame_bytes = Path(f"{backend.path}-wal"), 4096 + 24
+    before = log.stat().st_size
+    for number in range(10):  # few enough that no page is split
+        backend.enqueue_here([NewJob(id=f"{number:036}", task="t")])
+    assert log.stat().st_size - before <= 50 * frame_bytes

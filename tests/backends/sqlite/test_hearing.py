@@ -251,3 +251,26 @@ def test_checks_after_a_reported_write_are_few_whatever_becomes_visible_meanwhil
         wait.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("left", "longest"), [(0.55, 0.55), (30.0, wakeups.HEARING_SECONDS_MAX)])
+def test_a_rare_check_just_before_a_wait_ends_is_left_out(
+    left: float, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "until_tick", lambda seconds: seconds)
+
+    async def scene() -> None:
+        loop, wait = asyncio.get_running_loop(), wakeups.Wait(asyncio.Event())
+        assert wait.listen(Mock(taken=False, is_new=True))
+        wait._seconds = wakeups.HEARING_SECONDS_MAX
+        before = loop.time()
+        pausing = asyncio.create_task(wait.pause(left))
+        await asyncio.sleep(0)
+        assert wait._timer is not None
+        seconds = wait._timer.when() - before
+        assert (seconds >= left) == (left == longest)
+        wait._time_is_up()
+        await pausing
+        wait.close()
+
+    asyncio.run(scene())

@@ -17,6 +17,7 @@ from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Override, WorkerRecord
 
 BEFORE_FLOW = 4  # the last version without limits, rates and holders of keys
+BEFORE_COUNTER = 11  # the last version whose counter had a table of its own
 AT = 1_700_000_000.0
 JOB = """
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at, due_at, args,
@@ -133,3 +134,24 @@ def test_what_ran_before_the_upgrade_is_counted_by_a_limit(tmp_path: Path) -> No
         await backend.close()
 
     asyncio.run(run())
+
+
+def test_the_counter_goes_on_above_what_was_issued(tmp_path: Path) -> None:
+    path, ahead = tmp_path / "jobs.db", 9_000_000_000_000_000  # a clock that was once set too far ahead
+    file_of_version(path, BEFORE_COUNTER, [("UPDATE holdfast_ticks SET tick = ?", (ahead,))])
+
+    async def run() -> list[int]:
+        backend = SqliteBackend(str(path))
+        await backend.open()
+        await backend.enqueue([NewJob(id="one", task="t"), NewJob(id="two", task="t")])
+        connection = sqlite3.connect(path)
+        connection.execute("VACUUM")
+        connection.close()
+        await backend.enqueue([NewJob(id="three", task="t")])
+        await backend.register(WorkerRecord(id="w"))
+        leases = (await backend.claim(ClaimRequest(worker="w", call=1, queues=("default",), most=9))).leases
+        await backend.close()
+        assert [lease.id for lease in leases] == ["one", "two", "three"]
+        return [lease.fence for lease in leases]
+
+    assert min(asyncio.run(run())) > ahead + 3

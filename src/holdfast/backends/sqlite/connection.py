@@ -51,7 +51,7 @@ T = TypeVar("T")
 # Opening a connection, its locks, and SQLite's errors as ours.
 
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
 # journal_size_limit: a WAL that grew because of a long-running reader shrinks again.
@@ -245,13 +245,14 @@ class Undecodable(Exception):
 
 
 class Request:
-    """One piece of work and the future its caller waits on."""
+    """One piece of work and the future its caller waits on; without one if the caller's thread runs it itself."""
 
     __slots__ = ("future", "name", "work")
 
-    def __init__(self, name: str, work: Work) -> None:
+    def __init__(self, name: str, work: Work, future: Future[Any] | None = None) -> None:
         self.name, self.work = name, work
-        self.future: Future[Any] = Future()
+        if future is not None:
+            self.future = future
 
 
 class StoreThread:
@@ -282,13 +283,14 @@ class StoreThread:
     role = "writer"
 
     def submit(self, name: str, work: Callable[[sqlite3.Cursor], T], *, urgent: bool = False) -> Future[T]:
-        request = Request(name, work)
+        future: Future[T] = Future()
+        request = Request(name, work, future)
         with self._wake:
             if self._stopping:
                 raise _closed()
             (self._urgent if urgent else self._requests).append(request)
             self._wake.notify()
-        return request.future
+        return future
 
     def carry_out_here(self, name: str, work: Callable[[sqlite3.Cursor], T]) -> tuple[T] | None:
         """Run on the calling thread, without a thread switch; None, and nothing done, if it would have to wait.
@@ -568,6 +570,7 @@ def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnkn
 
 _CLOSED = SQL["seal.closed"]
 _STORE_TICK = SQL["limit.store_tick"]
+_CREATE_TICK = SQL["limit.create_tick"]
 _ENDED = SQL["dependencies.ended"]
 
 TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
@@ -601,8 +604,8 @@ class Transaction:
         """End of the request: notify jobs whose parents ended, refill the touched groups, store the counter."""
         self.propagate()
         self.refill()
-        if self._tick is not None:
-            self.cursor.execute(_STORE_TICK, (self._tick,))
+        if self._tick is not None and not self.cursor.execute(_STORE_TICK, (self._tick,)).rowcount:
+            self.cursor.execute(_CREATE_TICK, (self._tick,))  # damaged: the row is gone
 
     # ------------------------------------------------------------------ the seal
 

@@ -184,10 +184,11 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step. For a single job, also return whether its group has no room for it yet."""
-    if any(job.after or job.before for job in jobs):
-        from . import dependencies
+    for job in jobs:
+        if job.after or job.before:
+            from . import dependencies
 
-        return dependencies.store(tx, jobs)
+            return dependencies.store(tx, jobs)
     answers = store(tx, jobs)
     if len(jobs) == 1 and jobs[0].group is not None and answers[0].created:
         [waits] = tx.cursor.execute(SQL["enqueue.waits"], (jobs[0].id,)).fetchone()

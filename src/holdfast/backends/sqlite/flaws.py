@@ -82,7 +82,7 @@ def _ticks(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
         yield Flaw(
             place="ticks", field="tick", text="the fence counter is missing; the next claim starts it at the clock"
         )
-    elif not 0 <= row[0] < TICK_MAX:
+    elif not isinstance(row[0], int) or not 0 <= row[0] < TICK_MAX:
         yield Flaw(place="ticks", field="tick", text="the fence counter is out of range; the next claim resets it")
 
 

@@ -36,6 +36,7 @@ Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
 _NOTHING_SAID: Said = (None, None, 1)
+_NO_LANES: Mapping[str, int] = {}
 _UNDECLARED = (
     "strict",
     1,
@@ -260,6 +261,8 @@ class Rules:
     @property
     def lanes(self) -> Mapping[str, int]:
         """The lane of every task whose ready jobs are not in the common lanes."""
+        if not (self._tasks_said or self._task_pauses):
+            return _NO_LANES
         if self._lanes is None:
             found = self._cursor.execute(SQL["limit.paused_tasks"]) if self._task_pauses else ()
             parked = {row[0] for row in found}

@@ -39,6 +39,7 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
 HEARING_SECONDS_MAX = 0.5  # with inotify; after one change it did not report, these wake-ups poll for good
+LAST_SECONDS = 0.1  # a rare check is left out this long before the wait ends
 EVENT_SECONDS_MAX = 10.0  # from the event of a write until its commit is visible, on the slowest disk
 HEARING_GROWTH = 2.0  # a write is reported before the commit is on disk: noticed within twice the time that takes
 CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
@@ -206,6 +207,8 @@ class Wait:
     async def pause(self, seconds_max: float) -> None:
         """Pause until a commit is reported, or for an interval that grows each time."""
         seconds = until_tick(min(self._seconds, seconds_max))
+        if self._seconds == HEARING_SECONDS_MAX and seconds_max - seconds < LAST_SECONDS:
+            seconds = seconds_max  # the caller asks the store then anyway
         self._timer = self.loop.call_later(seconds, self._time_is_up)
         most = POLL_SECONDS_MAX if self._ear is None else HEARING_SECONDS_MAX
         self._seconds = min(self._seconds * self._growth, most)
@@ -295,8 +298,10 @@ def call_out(path: str) -> None:
 
     Opening and closing the WAL is an event for their inotify. It changes nothing: SQLite holds no locks on this file.
     """
-    with contextlib.suppress(OSError):
+    try:
         os.close(os.open(path + "-wal", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return
 
 
 class Inotify:

@@ -22,7 +22,7 @@ UNION ALL SELECT 'overrides', IIF(kind = 'queue', queue, name), 'rate', rate FRO
 SELECT name FROM holdfast_queues WHERE group_order NOT IN ('strict', 'relaxed') OR group_limit < 1
 
 -- :: ticks
-SELECT tick FROM holdfast_ticks
+SELECT seq FROM sqlite_sequence WHERE name = 'holdfast_ticks'
 
 -- :: parts
 SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index') AND name LIKE 'holdfast_%'

@@ -46,10 +46,13 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_remembered),
        EXISTS (SELECT 1 FROM holdfast_edges),
        (SELECT record FROM holdfast_seal WHERE closed = 1),
-       COALESCE((SELECT tick FROM holdfast_ticks), 0)
+       COALESCE((SELECT CAST(seq AS INTEGER) FROM sqlite_sequence WHERE name = 'holdfast_ticks'), 0)
 
 -- :: store_tick
-INSERT INTO holdfast_ticks (only, tick) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET tick = excluded.tick
+UPDATE sqlite_sequence SET seq = ? WHERE name = 'holdfast_ticks'
+
+-- :: create_tick
+INSERT INTO sqlite_sequence (seq, name) VALUES (?, 'holdfast_ticks')
 
 -- :: kinds_paused
 SELECT EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'queue'),

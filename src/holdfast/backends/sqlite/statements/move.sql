@@ -48,7 +48,7 @@ FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
 SELECT job_seq, at, text FROM holdfast_logs WHERE job_seq > ? AND job_seq <= ? ORDER BY job_seq, line
 
 -- :: tick
-SELECT COALESCE(max(tick), 0) FROM holdfast_ticks
+SELECT COALESCE(max(CAST(seq AS INTEGER)), 0) FROM sqlite_sequence WHERE name = 'holdfast_ticks'
 
 -- == carry: insert rows of another store as they are.
 -- Existing rows stay, so a repeated shipment changes nothing. Safe against concurrent callers: the store is sealed, and
@@ -94,4 +94,4 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (logical) DO NOTHING
 
 -- :: tick
-UPDATE holdfast_ticks SET tick = max(tick, ?)
+UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'holdfast_ticks'
