@@ -25,6 +25,7 @@ from ...context import (
     CURRENT,
     RETURNED,
     STOPPED,
+    UNBEGUN,
     UNKNOWN_TASK_DELAY_SECONDS,
     CancelRequested,
     Context,
@@ -266,7 +267,7 @@ class Runner:
                 successor, run.successor = run.successor, None
                 self._end_unstarted(successor)
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
-                self._end(run, STOPPED, None)
+                self._end(run, UNBEGUN, None)
             else:
                 self._request_stop(run, reason)
 
@@ -296,7 +297,7 @@ class Runner:
             self._withdraw()
         for run in list(self.runs.values()):
             if run.handle is not None and run.handle.done():  # it never entered the pipeline, which would have ended it
-                self._end(run, STOPPED, None)
+                self._end(run, UNBEGUN, None)
 
     def close(self) -> None:
         self._pool.close()
@@ -372,7 +373,7 @@ class Runner:
         run.entered, run.began = True, time.monotonic()
         error: BaseException | None = None
         if not self._may_begin(run):
-            self._end(run, STOPPED, None)
+            self._end(run, UNBEGUN, None)
             return
         task, context = run.task, run.context
         try:
@@ -412,7 +413,7 @@ class Runner:
             context._deadline = run.began + run.options.timeout  # it may have waited for a thread
         error: BaseException | None = None
         if not self._may_begin(run):
-            outcome = STOPPED
+            outcome = UNBEGUN
         else:
             try:
                 arguments = None if TAKES_RESULTS in (run.lease.options or b"") else task._decode(run.lease.args)

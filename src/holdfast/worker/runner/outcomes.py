@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ...context import (
     NOT_COMMITTED,
     STOPPED,
+    UNBEGUN,
     Ended,
     Gone,
     Outcome,
@@ -24,6 +25,7 @@ from ...context import (
     timed_out,
 )
 from ...lifecycle import REMOVED
+from ...records import Release
 
 if TYPE_CHECKING:
     from .attempt import Run
@@ -36,6 +38,8 @@ def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: R
         return Gone(lease.id, lease.token)
     if stop is Stop.CANCELLED:
         outcome, error = STOPPED, None
+    elif outcome is UNBEGUN:
+        return Release(id=lease.id, token=lease.token)
     elif stop is Stop.TIMED_OUT:
         outcome, error = timed_out(options.timeout, run.stack), None
     elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
