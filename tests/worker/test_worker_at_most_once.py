@@ -65,7 +65,7 @@ class Bench:
         self.runner.close()
 
 
-RELEASED = [Release(id="j1", token="token 1"), Release(id="j2", token="token 2")]
+RELEASED = [Release(id=f"j{n}", token=f"token {n}") for n in (1, 2)]
 
 
 @pytest.mark.parametrize("task", ["coroutine", "thread", "batch"])
