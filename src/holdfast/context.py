@@ -440,7 +440,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
 RETURNED = NOTHING.kind  # see SUCCEEDED
 STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was asked to; the runner knows why
-UNBEGUN = Outcome(kind=OutcomeKind.CANCELLED)  # the same before its handler was called: never counted
 # After ctx.succeed(connection=…). If that transaction was committed, the lease is over, and the store refuses this.
 NOT_COMMITTED = Outcome(
     kind=OutcomeKind.FAILED,

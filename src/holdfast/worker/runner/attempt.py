@@ -25,7 +25,6 @@ from ...context import (
     CURRENT,
     RETURNED,
     STOPPED,
-    UNBEGUN,
     UNKNOWN_TASK_DELAY_SECONDS,
     CancelRequested,
     Context,
@@ -51,7 +50,7 @@ from ...lifecycle import REMOVED, SUCCEEDED, Settlement
 from ...records import Lease, Release
 from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
-from .outcomes import conclude
+from .outcomes import UNBEGUN, conclude
 
 if TYPE_CHECKING:
     from ...hooks import Chain

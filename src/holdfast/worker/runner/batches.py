@@ -22,7 +22,6 @@ from ...context import (
     CURRENT,
     NOTHING,
     STOPPED,
-    UNBEGUN,
     CancelRequested,
     Outcome,
     Stop,
@@ -37,6 +36,7 @@ from ...context import (
 from ...errors import ConfigurationError
 from ...records import Lease
 from .attempt import Run, ThreadCall
+from .outcomes import UNBEGUN
 
 if TYPE_CHECKING:
     from ...task import Task

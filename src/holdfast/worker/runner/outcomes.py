@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from ...context import (
     NOT_COMMITTED,
     STOPPED,
-    UNBEGUN,
     Ended,
     Gone,
     Outcome,
@@ -29,6 +28,8 @@ from ...records import Release
 
 if TYPE_CHECKING:
     from .attempt import Run
+
+UNBEGUN = Outcome(kind=OutcomeKind.CANCELLED)  # stopped or taken back before its handler was called: it costs nothing
 
 
 def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: ReportSink) -> Ended:
