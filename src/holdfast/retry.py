@@ -76,7 +76,7 @@ class RetryPolicy(Frozen):
             raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {shown(limit)}.")
         if backoff is not None and not callable(backoff):
             raise ConfigurationError("RetryPolicy(backoff=…) must be callable: (failures, error) -> seconds or None.")
-        put(self, "limit", limit)
+        put(self, "limit", None if limit is None else int(limit))  # an int of a subclass could not be stored
         put(self, "base", to_seconds(base, "RetryPolicy(base=…)"))
         put(self, "factor", _number(factor, "factor", 1.0, 1e6))
         put(self, "cap", to_seconds(cap, "RetryPolicy(cap=…)"))

@@ -71,6 +71,15 @@ def test_one_thing_where_several_are_wanted_is_a_configuration_error(
         ask(memory_app)
 
 
+@pytest.mark.parametrize("option", ["retry", "max_starts", "priority"])
+def test_an_int_of_a_subclass_is_stored_as_what_it_is(app: Holdfast, option: str) -> None:
+    class Number(int): ...
+
+    chosen: Any = {option: Number(3)}
+    job = plain(app).options(**chosen).enqueue()
+    assert type(app.job(job.id).priority) is int and app.job(job.id).priority in (0, 3)
+
+
 def test_enqueue_many_says_what_it_takes(memory_app: Holdfast) -> None:
     call: Any = plain(memory_app).bind()
     with pytest.raises(ConfigurationError, match="several bound calls, not a BoundCall"):

@@ -43,6 +43,7 @@ class Air:
     watch: Callable[[Message], None]  # told of everything that is carried out, heard by its caller or not
     calm: bool = True
     messages: list[Message] = field(default_factory=list)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # `watch` is told of one call before the next is made
 
     async def send(self, store: Backend, place: str, verb: str, arguments: dict[str, Any]) -> Any:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -56,17 +57,18 @@ class Air:
 
     async def carry_out(self, message: Message) -> None:
         """The store gets it; for the second time, perhaps: then nobody hears that answer."""
-        arguments = message.arguments
-        if "now" in arguments:
-            arguments = {**arguments, "now": self.now}
-        try:
-            answer = await getattr(message.store, message.verb)(**arguments)
-            message.answer, message.error = answer, None
-        except HoldfastError as error:
-            message.error = error
-        message.carried_out += 1
-        if message.error is None:
-            self.watch(message)
+        async with self.turn:
+            arguments = message.arguments
+            if "now" in arguments:
+                arguments = {**arguments, "now": self.now}
+            try:
+                answer = await getattr(message.store, message.verb)(**arguments)
+                message.answer, message.error = answer, None
+            except HoldfastError as error:
+                message.error = error
+            message.carried_out += 1
+            if message.error is None:
+                self.watch(message)
 
     def answer(self, message: Message) -> None:
         if message.awaited and message.error is not None:

@@ -27,6 +27,7 @@ WORKERS = 2
 ROUNDS_MAX = 400
 SETTLING_MAX = 12  # rounds of the loop: a keeper takes fewer from one message to the next
 KINDS: tuple[dict[str, object], ...] = ({}, {"max_stalls": 0}, {"group": "g"}, {"group": "g", "max_stalls": 0})
+CHAINED: tuple[dict[str, object], ...] = (*KINDS, {"group": "h"}, {"group": "g"}, {"group": "g"}, {"group": "g"})
 
 
 class Scene(Protocol):
@@ -44,6 +45,7 @@ class InFlight:
 
     def __init__(self, scene: Scene, seed: int, start: float) -> None:
         self.scene, self.seed, self.dice = scene, seed, Random(seed)
+        self.chains = seed % 2 == 1  # keepers ask for chains in every other walk
         self.journal = Journal()
         self.air = Air(start, self.journal.watch)
         self.queue = f"q{seed}"
@@ -101,13 +103,15 @@ class InFlight:
         """A worker, perhaps in place of one that is gone. Until it is registered it does nothing else."""
         self.made += 1
         backend = await self.scene.connect(self.air)
-        keeper = Keeper(f"w{self.seed}-{self.made}", backend, (self.queue,), self.journal, self.dice)
+        name = f"w{self.seed}-{self.made}"
+        keeper = Keeper(name, backend, (self.queue,), self.journal, self.dice, chains=self.chains)
         self.keepers.append(keeper)
         keeper.do("register", lambda: self.now)
 
     async def enqueue(self, producer: Backend) -> None:
+        kinds = CHAINED if self.chains else KINDS
         jobs = [
-            NewJob(id=f"j{self.seed}-{n}", task="work", queue=self.queue, **self.dice.choice(KINDS))  # type: ignore[arg-type]
+            NewJob(id=f"j{self.seed}-{n}", task="work", queue=self.queue, **self.dice.choice(kinds))  # type: ignore[arg-type]
             for n in range(JOBS)
         ]
         for job in jobs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from random import Random
 from typing import Any, TypeVar
 
@@ -16,12 +16,14 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, Recovered, Release, Renewal, WorkerRecord
+from holdfast.worker.keeper.chains import in_order
 
 from .flight import Message
 
 LEASE_SECONDS = 30.0
 MARGIN_SECONDS = 6.0
 TRIES_MAX = 200
+CHAIN_MAX = 4  # the longest chain that a keeper of chains asks for
 
 T = TypeVar("T")
 
@@ -38,7 +40,8 @@ class Journal:
         self.finished: set[str] = set()
         self.starts: Counter[str] = Counter()
 
-    def start(self, lease: Lease) -> None:
+    def start(self, lease: Lease, succeeded: Container[str] = ()) -> None:
+        """A handler begins. `succeeded`: the jobs before it in its chain, whose outcomes the store may not have yet."""
         job = self.jobs[lease.id]
         assert lease.id not in self.running, f"{lease.id} runs twice at once"
         if job.max_stalls == 0:
@@ -46,8 +49,10 @@ class Journal:
         if job.group is not None:
             earlier = [one for one in self.jobs.values() if one.group == job.group]
             before = earlier[: earlier.index(job)]
-            late = [one.id for one in before if one.id not in self.finished]
+            late = [one.id for one in before if one.id not in self.finished and one.id not in succeeded]
             assert not late, f"{lease.id} starts before {late} of its group"
+            beside = [one.id for one in earlier if one.id in self.running]
+            assert not beside, f"{lease.id} starts beside {beside} of its group"
         self.running[lease.id] = lease.token
         self.begun.add((lease.id, lease.attempt))
         self.starts[lease.id] += 1
@@ -84,8 +89,20 @@ class Journal:
 class Keeper:
     """One worker. Its activities are tasks; the walk starts them and lets the messages fly."""
 
-    def __init__(self, name: str, backend: Backend, queues: tuple[str, ...], journal: Journal, dice: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        queues: tuple[str, ...],
+        journal: Journal,
+        dice: Random,
+        *,
+        chains: bool = False,
+    ) -> None:
         self.name, self.backend, self.queues, self.journal, self.dice = name, backend, queues, journal, dice
+        self.chains = chains
+        self.rest: dict[str, list[Lease]] = {}  # by the token of the running job of a chain: what follows it
+        self.succeeded: dict[str, set[str]] = {}  # by the same: the jobs before it in its chain
         self.call = self.seen_call = 0
         self.held: dict[str, Lease] = {}
         self.handlers: dict[str, Lease] = {}
@@ -144,7 +161,14 @@ class Keeper:
     async def exchange(self, now: Callable[[], float]) -> None:
         self.call += 1
         most = self.dice.choice((0, 1, 2, 3))
-        request = ClaimRequest(worker=self.name, call=self.call, queues=self.queues, most=most)
+        request = ClaimRequest(
+            worker=self.name,
+            call=self.call,
+            queues=self.queues,
+            most=most,
+            chain_by_queue=dict.fromkeys(self.queues, CHAIN_MAX) if self.chains else {},
+            chained_max=2 * CHAIN_MAX if self.chains else 0,
+        )
         done, self.done = self.done, []
         back, self.back = self.back, []
         answer = await self._until_answered("exchange", lambda: self.backend.exchange(done, back, request, now=now()))
@@ -159,10 +183,20 @@ class Keeper:
             self.end()
             return
         self.seen_call = request.call
-        assert len(answer.leases) <= most, f"{len(answer.leases)} leases for {most} slots"
+        number = sum(not lease.chained for lease in answer.leases)
+        assert number <= most, f"{number} leases for {most} slots"
         for lease in answer.leases:
             assert lease.token not in self.held, f"{lease.id} is handed out twice"
             self.held[lease.token] = lease
+        leases, strays = in_order(answer.leases)
+        self.give_back(strays)
+        head: Lease | None = None
+        for lease in leases:
+            if lease.chained and head is not None:
+                assert head.max_stalls and lease.max_stalls, f"{lease.id} runs at most once and is in a chain"
+                self.rest.setdefault(head.token, []).append(lease)
+                continue
+            head = lease
             if lease.max_stalls == 0:
                 self.tasks[lease.token] = asyncio.ensure_future(self.begin(lease, now))
             else:
@@ -179,8 +213,20 @@ class Keeper:
             self.back.append(Release(id=lease.id, token=lease.token))
 
     def start(self, lease: Lease) -> None:
-        self.journal.start(lease)
+        self.journal.start(lease, self.succeeded.get(lease.token, ()))
         self.handlers[lease.token] = lease
+
+    def give_back(self, leases: Iterable[Lease]) -> None:
+        self.back += [Release(id=lease.id, token=lease.token) for lease in leases]
+
+    def cut(self, token: str) -> None:
+        """What follows this job in its chain goes back, or what follows it and itself if it has not begun."""
+        self.give_back(self.rest.pop(token, ()))
+        for rest in self.rest.values():
+            places = [place for place, lease in enumerate(rest) if lease.token == token]
+            if places:
+                self.give_back(rest[places[0] :])
+                del rest[places[0] :]
 
     async def renew(self, now: Callable[[], float]) -> None:
         sent, named = now(), [Held(lease.id, lease.token) for lease in self.held.values()]
@@ -205,15 +251,23 @@ class Keeper:
         for lease in [self.handlers[token] for token in lost if token in self.handlers]:
             self.stop(lease)
             self.held.pop(lease.token, None)
+        for token in lost:
+            self.cut(token)
 
     # ------------------------------------------------------------------ handlers
 
     def finish(self, lease: Lease, how: str) -> None:
         """A handler returns, fails, or is asked to give its job back."""
+        rest = self.rest.pop(lease.token, []) if how == "ok" else []
+        before = self.succeeded.pop(lease.token, set())
         self.stop(lease)
         if how == "release":
             self.back.append(Release(id=lease.id, token=lease.token))
             return
+        if rest:
+            following = rest.pop(0)
+            self.rest[following.token], self.succeeded[following.token] = rest, before | {lease.id}
+            self.start(following)
         failed = how == "failed"
         ending = Ending.RETRY if failed else Ending.SUCCEEDED
         failure = Failure(reason="failed", type="ValueError", text="no") if failed else None
@@ -222,6 +276,7 @@ class Keeper:
         )
 
     def stop(self, lease: Lease) -> None:
+        self.cut(lease.token)
         self.handlers.pop(lease.token, None)
         self.journal.stop(lease)
 
@@ -231,6 +286,8 @@ class Keeper:
         if now >= self.sent + patience and not self.busy("register"):
             self.end()
         for token, since in self.silent.items():
+            if now >= since + patience:
+                self.cut(token)
             if now >= since + patience and (token in self.handlers or self.busy(token)):
                 lease = self.handlers.get(token)
                 if lease is not None:

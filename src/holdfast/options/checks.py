@@ -31,7 +31,7 @@ def whole(value: object, what: str, least: int, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         span = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise ConfigurationError(f"{what} must be an int {span}, not {shown(value)}.")
-    return value
+    return int(value)  # an int of a subclass could not be stored
 
 
 def one_of(value: object, what: str, choices: Sequence[str]) -> str:

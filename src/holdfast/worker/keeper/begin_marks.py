@@ -38,6 +38,7 @@ class BeginMarks:
     ) -> None:
         """Mark these jobs in one call and start those that were marked; after a timeout, half as many at a time."""
         tries, left, limit = 0, list(leases), self._limit
+        limit.widen(len(left))  # a batch may have more jobs than there are slots, and starts in one piece
         while left:
             some = left[: limit.value]
             try:

@@ -51,6 +51,12 @@ class AdaptiveLimit:
     def shrunk(self) -> bool:
         return self.value < self.most
 
+    def widen(self, most: int) -> None:
+        """Allow up to `most` from now on, if that is more; after timeouts, the value grows there only step by step."""
+        if most > self.most:
+            self.value = self.value if self.shrunk else most
+            self.most = most
+
     def timed_out(self) -> None:
         """The call with this limit timed out."""
         if self.value == self._least:

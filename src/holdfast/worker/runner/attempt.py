@@ -50,7 +50,7 @@ from ...lifecycle import REMOVED, SUCCEEDED, Settlement
 from ...records import Lease, Release
 from .arguments import TAKES_RESULTS, with_results, with_results_here
 from .chains import RunnerChains
-from .outcomes import conclude
+from .outcomes import UNBEGUN, conclude
 
 if TYPE_CHECKING:
     from ...hooks import Chain
@@ -266,7 +266,7 @@ class Runner:
                 successor, run.successor = run.successor, None
                 self._end_unstarted(successor)
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
-                self._end(run, STOPPED, None)
+                self._end(run, UNBEGUN, None)
             else:
                 self._request_stop(run, reason)
 
@@ -296,7 +296,7 @@ class Runner:
             self._withdraw()
         for run in list(self.runs.values()):
             if run.handle is not None and run.handle.done():  # it never entered the pipeline, which would have ended it
-                self._end(run, STOPPED, None)
+                self._end(run, UNBEGUN, None)
 
     def close(self) -> None:
         self._pool.close()
@@ -372,7 +372,7 @@ class Runner:
         run.entered, run.began = True, time.monotonic()
         error: BaseException | None = None
         if not self._may_begin(run):
-            self._end(run, STOPPED, None)
+            self._end(run, UNBEGUN, None)
             return
         task, context = run.task, run.context
         try:
@@ -412,7 +412,7 @@ class Runner:
             context._deadline = run.began + run.options.timeout  # it may have waited for a thread
         error: BaseException | None = None
         if not self._may_begin(run):
-            outcome = STOPPED
+            outcome = UNBEGUN
         else:
             try:
                 arguments = None if TAKES_RESULTS in (run.lease.options or b"") else task._decode(run.lease.args)

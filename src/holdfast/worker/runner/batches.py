@@ -36,6 +36,7 @@ from ...context import (
 from ...errors import ConfigurationError
 from ...records import Lease
 from .attempt import Run, ThreadCall
+from .outcomes import UNBEGUN
 
 if TYPE_CHECKING:
     from ...task import Task
@@ -153,7 +154,7 @@ class Batch:
             if self._timeout is not None:
                 run.context._deadline = self._began + self._timeout  # it may have waited for a thread
             if not self._runner._may_begin(run):
-                ends.append((run, STOPPED, None))
+                ends.append((run, UNBEGUN, None))
                 continue
             try:
                 _set_args(run, self._task)
@@ -216,7 +217,7 @@ class Batch:
         if not self._ended:
             self._ended = True
             for run in self.runs:
-                self._runner._end(run, STOPPED, None)
+                self._runner._end(run, UNBEGUN, None)
 
     # ------------------------------------------------------------------ telling it to stop
 

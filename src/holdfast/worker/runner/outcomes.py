@@ -24,9 +24,12 @@ from ...context import (
     timed_out,
 )
 from ...lifecycle import REMOVED
+from ...records import Release
 
 if TYPE_CHECKING:
     from .attempt import Run
+
+UNBEGUN = Outcome(kind=OutcomeKind.CANCELLED)  # stopped or taken back before its handler was called: it costs nothing
 
 
 def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: ReportSink) -> Ended:
@@ -36,6 +39,8 @@ def conclude(run: Run, outcome: Outcome, error: BaseException | None, reports: R
         return Gone(lease.id, lease.token)
     if stop is Stop.CANCELLED:
         outcome, error = STOPPED, None
+    elif outcome is UNBEGUN:
+        return Release(id=lease.id, token=lease.token)
     elif stop is Stop.TIMED_OUT:
         outcome, error = timed_out(options.timeout, run.stack), None
     elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
