@@ -10,6 +10,7 @@ from hashlib import sha1
 from random import Random
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import redis
 from msgspec import structs
@@ -69,6 +70,7 @@ class _FastOnly(_Chosen):
         **load_scripts(),
         "enqueue": _cut(SCRIPTS["enqueue"]),
         "exchange": _cut(SCRIPTS["exchange"]),
+        "wait_for_work": _cut(SCRIPTS["wait_for_work"]),
     }
 
 
@@ -120,6 +122,14 @@ def _same(client: redis.Redis, one: str, two: str, when: str) -> None:
     if _digest(client, one) != _digest(client, two):
         ours, theirs = _content(client, one), _content(client, two)
         raise AssertionError(f"{when}: {ours - theirs} instead of {theirs - ours}")
+
+
+async def _looked(backend: RedisBackend, queues: list[str], now: float) -> float | None:
+    """In how many seconds there may be work in these queues, by the fast path; the general path says the same."""
+    script = "wait_for_work"
+    fast, general = [await backend._connections.run(one[script], [now, queues]) for one in (SCRIPTS, GENERAL)]
+    assert fast == general
+    return msgspec.msgpack.decode(fast[0], type=float | None)
 
 
 def _lifted(said: Override) -> Override:
@@ -292,6 +302,8 @@ def test_a_store_with_fast_paths_is_the_one_without_to_the_byte(
         for number in range(STEPS):
             name = await walk.step()
             _same(client, one.prefix, two.prefix, f"seed {seed}, step {number}, {name}")
+            for queues in (["q"], ["r", "q"], ["q\1", "nowhere"]):
+                await _looked(one, queues, walk.now)
         assert _content(client, one.prefix) == _content(client, two.prefix)
         assert audit(client, one.prefix) == []
         assert await one.flaws() == []
@@ -418,6 +430,55 @@ def test_a_caller_whose_calls_are_not_plain_tries_the_fast_path_only_now_and_the
     asyncio.run(scenario())
 
 
+HELD: dict[str, Act] = {
+    "limit": lambda it: it.declare([QueueRule(name="q", limit=1)], now=START),
+    "rate": lambda it: it.declare([QueueRule(name="q", rate=Rate(1, 60.0))], now=START),
+    "limit of a task": lambda it: it.declare([], [TaskRule(name="t", limit=1)], now=START),
+    "queue is paused": lambda it: it.pause(Pause(queue="q"), now=START),
+    "task is paused": lambda it: it.pause(Pause(task="t"), now=START),
+    "slow-down": lambda it: it.slow_down("q", 30.0, now=START),
+    "override": lambda it: it.limit(Override(queue="q", limit=1, rate=None), now=START),
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_look_for_work_sees_what_holds_jobs_back(held: str, made: Callable[..., Awaitable[Any]]) -> None:
+    async def scenario() -> None:
+        backend = await made(RedisBackend)
+        await HELD[held](backend)
+        assert await _looked(backend, ["q"], START) is None
+        for name in ("a", "b"):
+            await backend.enqueue([NewJob(id=name, task="t", queue="q")], now=START)
+        before = await _looked(backend, ["q"], START)
+        assert (before == 0) == (held not in ("queue is paused", "task is paused", "slow-down"))
+        request = ClaimRequest(worker="w", call=1, queues=("q",), most=1)
+        await backend.exchange((), (), request, now=START)
+        assert await _looked(backend, ["q"], START) != 0
+        assert await _looked(backend, ["default"], START) != 0
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_look_for_work_sees_what_is_due_later(made: Callable[..., Awaitable[Any]], client: redis.Redis) -> None:
+    async def scenario() -> None:
+        backend = await made(RedisBackend)
+        await backend.enqueue([NewJob(id="later", task="t", delay=9.0)], now=START)
+        assert await _looked(backend, ["default"], START) == 9.0
+        assert await _looked(backend, ["default"], START + 20) == 0.0
+        await backend.enqueue([NewJob(id="odd", task="t", queue="q\1")], now=START)
+        assert await _looked(backend, ["q\1"], START) == 0.0
+        assert await _looked(backend, ["q"], START) == 9.0
+        meta = f"{{{backend.prefix}}}:meta"
+        client.hset(meta, "quiet_until", str(START + 3))
+        assert await _looked(backend, ["q\1"], START) == 3.0
+        client.hset(meta, "quiet_until", "x")
+        assert await _looked(backend, ["q\1"], START) == 0.0
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
 def test_plain_calls_take_the_fast_path(made: Callable[..., Awaitable[Any]]) -> None:
     async def scenario() -> None:
         backend = await made(_FastOnly)
@@ -428,6 +489,7 @@ def test_plain_calls_take_the_fast_path(made: Callable[..., Awaitable[Any]]) -> 
             group, key = (None, "a", "b")[number % 3], (None, f"k{number}")[number % 2]
             assert (await backend.enqueue([NewJob(id=f"j{number}", task="t", group=group, key=key)]))[0].created
         assert not (await backend.enqueue([NewJob(id="j0", task="t")]))[0].created
+        assert await backend.wait_for_work(("default", "other"), 5.0)
         for call in range(1, 9):
             request = ClaimRequest(
                 worker="w", call=call, queues=("default", "other"), most=4, most_by_task={"other": 1}

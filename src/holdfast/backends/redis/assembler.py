@@ -41,6 +41,7 @@ BEFORE_ALL = ("open", "rights")
 FAST = {
     "enqueue": ("enqueue",),
     "exchange": ("exchange", "exchange_taking", "exchange_chaining", "exchange_writing"),
+    "wait_for_work": ("wait_for_work",),
 }
 
 _CAPITALS = re.compile(r"\b[A-Z][A-Z_]*\b")
