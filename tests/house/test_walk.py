@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.redis.assembler import load_scripts
+from holdfast.backends.redis.scripts import SCRIPTS
 from holdfast.backends.sqlite.codec import SQL
 
 from ..servers.postgres import shared_server as shared_postgres
@@ -116,6 +118,10 @@ def url_of(store: str, folder: Path) -> str:
     if store == "PostgreSQL":
         return shared_postgres().url("walk")
     if store == "Redis":
+        with shared_valkey().client() as client:  # likewise: a script that this server does not know is assembled
+            for verb, script in load_scripts().items():
+                client.script_load(script.text)
+                assert SCRIPTS[verb].sha == script.sha
         return shared_valkey().url()
     return "memory://" if store == "memory" else f"sqlite:///{folder}/jobs.db"
 
