@@ -243,7 +243,7 @@ def test_a_forked_child_that_comes_back_is_no_second_runner(hostile: ProcessScen
 def test_a_killed_job_does_not_wait_for_a_runner_that_cannot_start(hostile: ProcessScene) -> None:
     """Broken code was deployed: the job is charged all the same and passes on."""
     with hostile.app() as app:
-        family = hostile.start("--grace", "0.1s")
+        family = hostile.start("--grace", "0.1s", "--lease", "60s")  # a fence would release it
         job = app.named("overruns").enqueue()
         until(lambda: hostile.lines("start", job=job.id), what="its start")
         hostile.change_code("VERSION = 1", "raise SystemError('a broken deploy')")

@@ -190,7 +190,7 @@ def test_a_launched_guard_and_its_runner_end_if_nobody_adopts_them() -> None:
         (pid,) = guard.STARTED_FACTS.unpack(guard_process.socket.recv(size))
         runner = os.pidfd_open(pid)
     assert guard_process.process.returncode is not None
-    assert select.select([runner], [], [], 20.0)[0], "the runner lives on"
+    assert select.select([runner], [], [], 90.0)[0], "the runner lives on"
     os.close(runner)
     assert guard_process.process.pid not in launch.OWN_CHILDREN
 
