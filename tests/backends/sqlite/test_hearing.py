@@ -6,13 +6,14 @@ import asyncio
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from holdfast.backends.sqlite import wakeups
+from holdfast.backends.sqlite import claim, wakeups
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
@@ -64,6 +65,31 @@ async def asleep(backend: SqliteBackend) -> asyncio.Task[bool]:
 async def ends(waiting: asyncio.Task[bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS_MAX):
         await waiting
+
+
+def test_a_file_that_has_not_changed_is_not_searched_again(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = Mock(wraps=claim.work_at_hand)
+    monkeypatch.setattr(claim, "work_at_hand", searches)
+
+    async def waits(queue: str = "default") -> bool:
+        return await backend.wait_for_work((queue,), 0.001)
+
+    async def scene() -> None:
+        assert not await waits() and not await waits()
+        assert searches.call_count == 1
+        assert not await waits("other")
+        assert searches.call_count == 2, "other queues are another question"
+        soon = time.time() + 0.05
+        await backend.enqueue([NewJob(id="a", task="t", delay=0.05)], now=soon - 0.05)
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while not await waits():
+                assert time.time() < soon + WAIT_SECONDS_MAX
+        assert time.time() >= soon
+        assert await waits(), "what is at hand stays at hand"
+
+    asyncio.run(scene())
 
 
 @linux

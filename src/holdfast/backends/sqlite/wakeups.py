@@ -71,6 +71,7 @@ class Wakeups:
         self._waits: set[Wait] = set()
         self._ear: Inotify | None = None
         self._hears = True  # until a missed change proves otherwise
+        self._nothing_seen: tuple[int, Sequence[str], float | None] | None = None  # version, queues, next due
         _watches.setdefault(path, weakref.WeakSet()).add(self)
 
     def nudge(self) -> None:
@@ -92,22 +93,31 @@ class Wakeups:
         if ear is not None:
             ear.close()
 
-    def _look(self, queues: Sequence[str]) -> tuple[int, bool, float | None]:
-        """(version of the file, work at hand, when the next scheduled job is due)."""
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Cursor]:
         with self._guard, errors_mapped(self._path):
             if self._post.connection is None:
-                self._post.connection = connect(self._path)
-            cursor = self._post.connection.cursor()
-            version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
-            at_hand, next_due = claim.work_at_hand(cursor, queues, self._clock.wall())
+                self._post.connection, self._nothing_seen = connect(self._path), None  # versions count per connection
+            yield self._post.connection.cursor()
+
+    def _look(self, queues: Sequence[str]) -> tuple[int, bool, float | None]:
+        """(version of the file, work at hand, when the next scheduled job is due).
+
+        In a file that has not changed since the last look, nothing is at hand before something is due.
+        """
+        with self._reading() as cursor:
+            version, now = cursor.execute(SQL["read.data_version"]).fetchone()[0], self._clock.wall()
+            if (seen := self._nothing_seen) is not None and seen[:2] == (version, queues):
+                next_due = seen[2]
+                if next_due is None or now < next_due:
+                    return version, False, next_due
+            at_hand, next_due = claim.work_at_hand(cursor, queues, now)
+            self._nothing_seen = None if at_hand else (version, queues, next_due)
             return version, at_hand, next_due
 
     def snapshot(self, read: Callable[[sqlite3.Cursor], T]) -> T:
         """Run a short read on one snapshot of the store, on the calling thread."""
-        with self._guard, errors_mapped(self._path):
-            if self._post.connection is None:
-                self._post.connection = connect(self._path)
-            cursor = self._post.connection.cursor()
+        with self._reading() as cursor:
             cursor.execute("BEGIN")
             try:
                 return read(cursor)
@@ -115,10 +125,8 @@ class Wakeups:
                 cursor.execute("ROLLBACK")
 
     def _version(self) -> int:
-        with self._guard, errors_mapped(self._path):
-            if self._post.connection is None:
-                self._post.connection = connect(self._path)
-            return int(self._post.connection.execute(SQL["read.data_version"]).fetchone()[0])
+        with self._reading() as cursor:
+            return int(cursor.execute(SQL["read.data_version"]).fetchone()[0])
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
