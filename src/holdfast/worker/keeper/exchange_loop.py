@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import events, logs
+from ...clock import until_tick
 from ...context import Unknown, ended_as
 from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import SUCCEEDED, Ending, Settlement
@@ -659,7 +660,7 @@ class ExchangeLoop:
 
     async def _hinted(self) -> bool | None:
         """Wait for a hint that there is work: True if it was there already; None if none came for the poll interval."""
-        began, seconds, was_there = self._store.clock.steady(), self._options.poll_every, False
+        began, seconds, was_there = self._store.clock.steady(), until_tick(self._options.poll_every), False
         try:
             was_there = await self._store.backend.wait_for_work(self._rotation.queues, seconds)
         except Exception:  # wake-ups are only hints: fall back to polling

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS_BUSY = 0.1
 LOOK_SECONDS_IDLE = 0.5
-LOOK_SECONDS_UNUSED = 1.5  # in addition, while no runner has a job and all respond; a job ends it
+LOOK_SECONDS_UNUSED = 4.5  # in addition, while no runner has a job and all respond; a job ends it
 SILENT_SECONDS = 0.3  # without a reply: take back jobs that have not begun
 BLOCKED_SECONDS = 1.0  # without a reply: log it and emit an event
 BEGIN_SECONDS = 10.0  # a runner that replies but has not begun a job by then loses its unbegun jobs and is replaced
