@@ -74,7 +74,8 @@ def scores_of(client: redis.Redis, key: str) -> dict[bytes, float]:
 PORTS = range(11_000, 21_000)
 BUS_DISTANCE = 10_000  # a cluster's node listens on a second port, so far above its first
 _places = itertools.count(os.getpid() * 97)  # where to look next; not where another process begins
-_ours: list[socket.socket] = []
+_ours = contextlib.ExitStack()  # names in the kernel of the ports that this process was given
+atexit.register(_ours.close)
 
 
 def free_port() -> int:
@@ -89,8 +90,7 @@ def free_port() -> int:
             for number in (port, port + BUS_DISTANCE):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", number))
             if sys.platform == "linux":
-                _ours.append(socket.socket(socket.AF_UNIX))
-                _ours[-1].bind(f"\0holdfast-test-port-{port}")
+                _ours.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0holdfast-test-port-{port}")
             return port
     raise ServerMissing(f"no port from {PORTS.start} to {PORTS.stop} is free")
 
