@@ -93,15 +93,17 @@ def test_a_worker_serves_what_it_did(working: tuple[Holdfast, str]) -> None:
     for _ in range(5):
         app.named("fine", queue="mail").enqueue()
     app.named("fails").enqueue()
-    app.named("dies").enqueue()
     app.named("naps").enqueue(1)
+    succeeded = ("holdfast_jobs_total", "succeeded", "mail", "fine")
+    wait_until(lambda: samples(fetch(url)).get(succeeded) == 5, PATIENCE_SECONDS)  # else some would die with the next
+    app.named("dies").enqueue()
 
     def all_ended() -> bytes | None:
         body = fetch(url)
         found = samples(body)
         dead = found.get(("holdfast_jobs_total", "dead", "default", "fails"), 0)
         stalls = found.get(("holdfast_job_stalls_total", "default", "dies"), 0)
-        fine = found.get(("holdfast_jobs_total", "succeeded", "mail", "fine"), 0)
+        fine = found.get(succeeded, 0)
         naps = found.get(("holdfast_jobs_total", "snoozed", "default", "naps"), 0)
         swept = ("holdfast_worker_sweep_age_seconds", "prune") in found
         return body if (dead, stalls >= 2, fine, naps, swept) == (1, True, 5, 1, True) else None
