@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable
 
+import pytest
+
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.codec import outcomes
+from holdfast.backends.postgres.codec import LEASED_GROUPS_MAX, LeasedGroups, outcomes
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import Answer, ClaimRequest, NewJob, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Lease, NewJob, WorkerRecord
 
 Make = Callable[..., PostgresBackend]
 
@@ -32,6 +34,60 @@ def test_values_that_differ_are_a_list_and_a_group_is_included() -> None:
     assert told.successes is not None
     sent = json.loads(told.successes)
     assert (sent["retains"], sent["values"], sent["grouped"]) == ([5.0, 6.0], ["MQ==", None], True)
+
+
+def leased(token: str, group: str | None, queue: str = "q") -> Lease:
+    return Lease(id="j", token=token, task="t", queue=queue, args=b"", group=group, attempt=1, fence=1)
+
+
+def test_groups_that_were_leased_here_are_named_once() -> None:
+    groups = LeasedGroups()
+    groups.note([leased("1.1.fg", "x"), leased("2.1.fg", "x"), leased("3.1.f", None), leased("4.1.fg", "x", "r")])
+    told = outcomes([success(id, f"{n}.1.f{'g' * (n != 3)}") for n, id in enumerate("abcd", 1)], groups)
+    assert told.successes is not None
+    sent = json.loads(told.successes)
+    assert sorted(zip(sent["queues"], sent["grps"], strict=True)) == [("q", "x"), ("r", "x")]
+    again = outcomes([success("a", "1.1.fg")], groups)
+    assert again.successes is not None
+    assert "queues" not in json.loads(again.successes), "a repeated call leaves it to the server"
+    assert json.loads(again.successes)["grouped"]
+
+
+def test_one_group_that_is_not_known_leaves_all_to_the_server() -> None:
+    groups = LeasedGroups()
+    groups.note([leased("1.1.fg", "x")])
+    told = outcomes([success("a", "1.1.fg"), success("b", "2.1.fg")], groups)
+    assert told.successes is not None
+    assert "queues" not in json.loads(told.successes)
+
+
+def test_groups_of_leases_that_never_end_here_are_forgotten() -> None:
+    groups = LeasedGroups()
+    for n in range(LEASED_GROUPS_MAX + 2):
+        groups.note([leased(f"{n}.1.fg", "x")])
+    assert groups.take(["0.1.fg"]) is None
+    assert groups.take([f"{LEASED_GROUPS_MAX + 1}.1.fg"]) == [("q", "x")]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "by another process"])
+def test_the_next_job_of_the_group_follows_wherever_the_one_before_was_settled(make: Make, elsewhere: bool) -> None:
+    async def run() -> list[str]:
+        backend = make()
+        await backend.open()
+        other = make() if elsewhere else backend
+        await other.open()
+        await backend.register(WorkerRecord(id="w"))
+        await backend.enqueue([NewJob(id=name, task="t", group="g") for name in "ab"])
+        claimed = await backend.claim(ClaimRequest(worker="w", call=1, queues=("default",), most=9))
+        [lease] = claimed.leases
+        found = await other.exchange(
+            [success("a", lease.token)], (), ClaimRequest(worker="w", call=2, queues=("default",), most=9)
+        )
+        for one in {backend, other}:
+            await one.close()
+        return [one.id for one in found.leases]
+
+    assert asyncio.run(run()) == ["b"]
 
 
 def test_only_the_first_word_on_a_job_and_a_token_of_ours_goes_by_column() -> None:

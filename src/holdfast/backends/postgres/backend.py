@@ -78,7 +78,7 @@ from .caller_transaction import (
     settle_on,
     shares_database,
 )
-from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
+from .codec import LeasedGroups, Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .flaws import flaws
 from .prepared_calls import PreparedBodies, PreparedCall
@@ -140,6 +140,7 @@ class PostgresBackend(Backend):
         self._refill_after = ("", "")
         self._snapshots = SnapshotWatch()
         self._floors = Floors()
+        self._groups = LeasedGroups()
         self._careful_until = 0.0  # on the loop's clock; set when another session was seen to lock a job
 
     # ------------------------------------------------------------------ open and close
@@ -340,7 +341,7 @@ class PostgresBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        told = outcomes(settlements) if settlements else NO_OUTCOMES
+        told = outcomes(settlements, self._groups) if settlements else NO_OUTCOMES
         values: dict[str, Any] = {
             "successes": told.successes,
             "settlements": told.others,
@@ -365,6 +366,7 @@ class PostgresBackend(Backend):
         if answer is None:
             answer = await self._exchange(told.places, careful=True, **values)
         exchanged, stirred, found = answer
+        self._groups.note(exchanged.leases)
         if stirred:
             self._watching().tell(stirred)
         if floors is not None:

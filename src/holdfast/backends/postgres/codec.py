@@ -379,6 +379,7 @@ _SINGLE_FORMATS = [int(name in ("args", "options")) for name in SINGLE_FIELDS]
 _rare_fields = attrgetter(*_RARE_FIELDS)
 _NONE_SET = _rare_fields(NewJob(id="", task=""))
 _OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
+LEASED_GROUPS_MAX = 20_000
 _OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token in the format of claim.sql
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
@@ -471,7 +472,28 @@ class Outcomes(msgspec.Struct, frozen=True):
     places: list[int] | None  # index of each answer's settlement in the caller's list; None: same order
 
 
-def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
+class LeasedGroups:
+    """The groups of jobs that were leased here, by token. An exchange that names the groups of the jobs that end spares
+    the server reading each job to find them. Only a hint: the server looks them up if one is missing."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[str, str]] = {}
+
+    def note(self, leases: Sequence[Lease]) -> None:
+        if len(self._places) > LEASED_GROUPS_MAX:  # leases that were lost or released are never taken out
+            self._places.clear()
+        for lease in leases:
+            if lease.group is not None:
+                self._places[lease.token] = (lease.queue, lease.group)
+
+    def take(self, tokens: Sequence[str]) -> list[tuple[str, str]] | None:
+        """The groups of these jobs, each once; None if one is not known."""
+        places = {self._places.pop(token, None) for token in tokens}
+        known = [place for place in places if place is not None]
+        return known if len(known) == len(places) else None
+
+
+def outcomes(settlements: Sequence[Settlement], groups: LeasedGroups | None = None) -> Outcomes:
     """A success goes by column if it is its job's first settlement, its job is kept, and its token can be parsed."""
     first: dict[str, int] = {}
     others: list[int] = []
@@ -482,13 +504,13 @@ def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
             first.setdefault(one.id, -1)
             others.append(place)
     if not others:
-        return Outcomes(_by_column(settlements), "[]", None)
+        return Outcomes(_by_column(settlements, groups), "[]", None)
     places = [place for place in first.values() if place >= 0]
     successes = _by_column([settlements[place] for place in places]) if places else None
     return Outcomes(successes, encoded([settlements[place] for place in others]), places + others)
 
 
-def _by_column(settlements: Sequence[Settlement]) -> str:
+def _by_column(settlements: Sequence[Settlement], groups: LeasedGroups | None = None) -> str:
     tokens = [one.token for one in settlements]
     columns: dict[str, Any] = {"token": tokens, "id": [one.id for one in settlements]}
     for name, read in _OF_SUCCESS:
@@ -497,6 +519,10 @@ def _by_column(settlements: Sequence[Settlement]) -> str:
             columns[name] = values[0]
         else:
             columns[name + "s"] = values
-    if any(token[-1] == "g" for token in tokens):
+    grouped = [token for token in tokens if token[-1] == "g"]
+    if grouped:
         columns["grouped"] = True
+        places = None if groups is None else groups.take(grouped)
+        if places is not None:
+            columns["queues"], columns["grps"] = zip(*places, strict=True)
     return encoded(columns)

@@ -78,6 +78,10 @@ IF others OR bounded OR careful OR linked THEN
 END IF;
 IF others OR bounded OR careful THEN
     named := holdfast.places_named(ending);
+ELSIF successes ? 'queues' THEN  -- the caller knows the groups: no job is read to find them
+    named := ARRAY(SELECT ROW(p.queue, p.grp)::holdfast.place
+                   FROM ROWS FROM (jsonb_array_elements_text(successes -> 'queues'),
+                                   jsonb_array_elements_text(successes -> 'grps')) p(queue, grp));
 ELSIF successes ? 'grouped' THEN
     named := holdfast.places_ended(successes);
 END IF;

@@ -63,12 +63,11 @@ DECLARE got holdfast.taken;
 BEGIN
     WITH heads AS MATERIALIZED (
         SELECT w.seq, w.turn, w.held, w.priority FROM unnest(freed) f CROSS JOIN LATERAL (
-            SELECT count(*) AS number FROM holdfast.jobs p
-            WHERE p.queue = f.queue AND p.grp = f.grp AND @in_play(p)) in_play
-        CROSS JOIN LATERAL (
             SELECT c.seq, c.turn, c.held, c.priority FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
-            ORDER BY @group_order(c) LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
+            ORDER BY @group_order(c) LIMIT CASE WHEN (
+                SELECT true FROM holdfast.jobs p WHERE p.queue = f.queue AND p.grp = f.grp AND @in_play(p) LIMIT 1)
+                THEN 0 ELSE 1 END) w
         WHERE f.queue = named
           AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
