@@ -74,24 +74,29 @@ def _rounds(
     scenario: Scenario, setting: Setting, cases: list[Case], rounds: int, seconds_max: float
 ) -> dict[str, list[Figures | None]]:
     found: dict[str, list[Figures | None]] = {case.name: [] for case in cases}
-    began, lasted, behind = time.monotonic(), 0.0, set[str]()
+    began, behind = time.monotonic(), set[str]()
+    took: dict[str, float] = {}  # what each case that goes on took in the last round
+
+    def goes_on(case: Case, number: int) -> bool:
+        return number < case.rounds_max and case.name not in setting.left_out and case.name not in behind
+
     for number in range(scenario.rounds(rounds)):
-        start = time.monotonic()
-        if number and start - began + lasted > seconds_max:
+        expected = sum(took.get(case.name, 0.0) for case in cases if goes_on(case, number))
+        if number and time.monotonic() - began + expected > seconds_max:
             _say(f"  {setting.store} {scenario.name}: no time for more rounds")
             break
         _say(f"  {setting.store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
         try:
             for case in cases:
-                worth = number < case.rounds_max and case.name not in setting.left_out and case.name not in behind
-                found[case.name].append(_measure(case, setting) if worth else None)
+                start = time.monotonic()
+                found[case.name].append(_measure(case, setting) if goes_on(case, number) else None)
+                took[case.name] = time.monotonic() - start
         except KeyboardInterrupt:
             _say(f"  {setting.store} {scenario.name}: stopped; what was measured is kept")
             setting.stopped = True
             break
         if number == 0:
             behind = _far_behind(scenario, cases, found)
-        lasted = time.monotonic() - start
     return found
 
 

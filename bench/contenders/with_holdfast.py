@@ -1,4 +1,5 @@
-"""Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
+"""Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM is `embedded` or
+`exchange`: nothing of a worker but its exchanges with the store, one job at a time.
 
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
 say how; groups have the defaults: strict, one job at a time. HOLDFAST_GROUP_PREFETCH: this many jobs of a group are
@@ -9,6 +10,7 @@ BENCH_DEFAULTS: the worker is given neither slots nor runners.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import time
@@ -149,10 +151,36 @@ def crash() -> None:
         sleepy.enqueue()
 
 
+async def exchange() -> None:
+    """Settle the last job and lease the next, until there is none. The handler is where the bare store's is."""
+    import apart  # here, so that workers and their runners do not import it
+
+    from holdfast.backends import open_backend
+    from holdfast.lifecycle import Ending, Settlement
+    from holdfast.records import ClaimRequest, WorkerRecord
+
+    backend, handle, done = open_backend(tally.URL), apart.Handler(), list[Settlement]()
+    await backend.open()
+    await backend.register(WorkerRecord(id="bench", lease_seconds=600.0))
+    for call in itertools.count(1):
+        request = ClaimRequest(worker="bench", call=call, queues=("default",), most=1)
+        leases = (await backend.exchange(done, (), request)).leases
+        if not leases:
+            break
+        handle(leases[0].args)
+        done = [Settlement(id=leases[0].id, token=leases[0].token, ending=Ending.SUCCEEDED)]
+    handle.close()
+    await backend.close()
+
+
 def work() -> None:
-    if os.environ.get("HOLDFAST_FORM") == "embedded":
+    form = os.environ.get("HOLDFAST_FORM")
+    if form == "embedded":
         with app:
             app.work(slots=tally.SLOTS)
+        return
+    if form == "exchange":
+        asyncio.run(exchange())
         return
     words = ["--runners", os.environ.get("HOLDFAST_RUNNERS", "1"), "--slots", str(tally.SLOTS)]
     if tally.DEFAULTS:

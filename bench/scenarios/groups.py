@@ -40,6 +40,7 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         measure = partial(measured, setting, ours(), shape, jobs)
         found.append(Case(f"holdfast, {name}", "ours", measure, baseline=shape == "none"))
     bare, apart = floor(setting.store, BARE_BATCH="1"), floor(setting.store, BARE_BATCH="1", BARE_APART="1")
+    alone = ours(HOLDFAST_FORM="exchange", BARE_APART="1")
     found += [
         Case("holdfast, one hot group", "ours", partial(measured, setting, ours(), "hot", hot), "hot", baseline=True),
         Case(
@@ -48,6 +49,10 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         ),
         Case(
             "bare store, handlers apart", "floor", partial(measured, setting, apart, "none", hot), "hot", baseline=True
+        ),
+        Case(
+            "our exchanges alone, handlers apart", "floor", partial(measured, setting, alone, "hot", hot), "hot",
+            baseline=True,
         ),
     ]  # fmt: skip
     for number in PREFETCHES:

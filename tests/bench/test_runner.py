@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from functools import partial
 
+import pytest
 from bench.runner import run
 from bench.scenario import Case, Scenario, Setting
 
@@ -47,3 +49,23 @@ def test_a_peer_that_is_far_behind_in_the_first_round_is_measured_once() -> None
     found = run(scenario, "sqlite", against="none", rounds=3, jobs=1, quick=False)
     assert {name: calls.count(name) for name in calls} == {"holdfast": 3, "far": 1, "near": 3, "limit": 3}
     assert found["cases"]["far"]["figures"]["jobs_per_second"]["median"] == 4.9
+
+
+def test_the_time_for_a_round_is_judged_by_the_cases_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def measure(rate: float, seconds: float) -> dict[str, float]:
+        clock[0] += seconds
+        return {"jobs_per_second": rate}
+
+    @contextlib.contextmanager
+    def cases(setting: Setting) -> Iterator[list[Case]]:
+        yield [
+            Case("holdfast", "ours", partial(measure, 10.0, 1.0), "row"),
+            Case("far", "peer", partial(measure, 1.0, 10.0), "row"),
+        ]
+
+    scenario = Scenario("some", "Some", "jobs_per_second", "jobs/s", cases, ("sqlite",), near=0.5)
+    found = run(scenario, "sqlite", against="none", rounds=5, jobs=1, quick=False, seconds_max=13.0)
+    assert found["rounds"] == 3, "the first takes 11 s, the others one"
