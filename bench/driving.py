@@ -217,6 +217,7 @@ def sampled(one: Turn, jobs: int, *, seconds: float, warm: float, start_max: flo
     nor that of a second process that starts later. They end early if all jobs have been called.
     """
     one.call("bulk", jobs, "none")
+    one.area.analyse()  # as autovacuum would within a minute: without it some plans of peers read all jobs
     for _ in range(one.contender.workers):
         one.start()
     one.wait(1, start_max)

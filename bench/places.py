@@ -46,6 +46,9 @@ class Area(Protocol):
 
     def read(self) -> Reading: ...
 
+    def analyse(self) -> None:
+        """Let the store gather statistics of what is in it, if it would do so by itself."""
+
 
 class Place(Protocol):
     version: str  # of the store, with the settings that matter
@@ -56,7 +59,14 @@ class Place(Protocol):
         ...
 
 
-class SqliteArea:
+class NoStatistics:
+    """A store that gathers none."""
+
+    def analyse(self) -> None:
+        pass
+
+
+class SqliteArea(NoStatistics):
     def __init__(self, folder: Path) -> None:
         self._file = folder / "jobs.db"
         self.ours = f"sqlite:///{self._file}"
@@ -98,6 +108,9 @@ class PostgresArea:
         row = self._connection.execute(words).fetchone()
         assert row is not None
         return Reading(processor_seconds(self._pid), float(row[0]), float(row[1]))
+
+    def analyse(self) -> None:
+        self._connection.execute("ANALYZE")
 
     def close(self) -> None:
         self._connection.close()
@@ -151,7 +164,7 @@ def _server_version(server: valkey.Server) -> str:
     return f"{name} {number}, appendonly, appendfsync everysec, {facts['mem_allocator']}"
 
 
-class RedisArea:
+class RedisArea(NoStatistics):
     def __init__(self, ours: str, theirs: str, servers: Sequence[valkey.Server]) -> None:
         self.ours, self.theirs, self._servers = ours, theirs, servers
 
