@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from bench.driving import Contender, limit, sampled, turn
 from bench.peers import PEERS
-from bench.places import Area, Reading
+from bench.places import Area, NoStatistics, Reading
 from bench.scenario import Setting
 from bench.scenarios import real
 from bench.scenarios.real import ROWS, Row, at_best, at_defaults, jobs_for
@@ -73,7 +73,7 @@ def test_a_slow_peer_gets_fewer_jobs() -> None:
     assert jobs_for(ROW["5 ms of Python, 2 at once"], fast, 3.0) == 1750
 
 
-class NoArea:
+class NoArea(NoStatistics):
     """The handler alone needs no store."""
 
     ours = theirs = ""
