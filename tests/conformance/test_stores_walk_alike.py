@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.backends.sqlite import enqueue
 from holdfast.lifecycle import State
 from holdfast.records import Dump
 from holdfast.testing.conformance import MakeBackend, World
@@ -108,6 +109,17 @@ def _chose_otherwise(one: object, two: object) -> bool:
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sqlite_walks_like_the_reference(seed: int, kind: type[Walk], tmp_path: Path) -> None:
+    asyncio.run(walk_both(seed, STEPS, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), kind))
+
+
+@pytest.mark.turn
+@pytest.mark.parametrize("kind", WALKS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sqlite_walks_like_the_reference_with_bodies(
+    seed: int, kind: type[Walk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments of any size are stored beside their jobs, as large ones are."""
+    monkeypatch.setattr(enqueue, "ARGS_INLINE_MAX", 0)
     asyncio.run(walk_both(seed, STEPS, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), kind))
 
 

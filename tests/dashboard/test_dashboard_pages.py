@@ -492,10 +492,10 @@ def test_the_system_page_tells_versions_size_and_schema(app: Holdfast, jobs: dic
     async def walk() -> None:
         visitor = Browser(dashboard(app))
         page = await visitor.page("/system")
-        for text in ("SQLite 3.", "version 12", "starlette", "Python", "Audit now"):
+        for text in ("SQLite 3.", "version 13", "starlette", "Python", "Audit now"):
             assert text in page, text
         system = (await visitor.get("/api/system")).json()
-        assert (system["schema"], system["size_bytes"] > 1000) == (12, True)
+        assert (system["schema"], system["size_bytes"] > 1000) == (13, True)
 
     asyncio.run(walk())
 

@@ -39,6 +39,7 @@ class Dialect(NamedTuple):
 
     ends: str  # the last {n} characters of {column}
     contains: str  # whether {column} has the bytes {value}
+    args: str  # the arguments
     text: str  # the arguments as text; only ASCII has to be right
     alike: str  # case-insensitive LIKE of {} and the pattern {}
     like_is_exact: bool  # LIKE is case-sensitive
@@ -49,7 +50,7 @@ class Prefilter:
 
     def __init__(self, query: JobQuery, now: float, parameter: Parameter, dialect: Dialect) -> None:
         self._parameter, self._now, self._like_is_exact = parameter, now, dialect.like_is_exact
-        self._ends, self._contains, self._text, self._alike = dialect[:4]
+        self._ends, self._contains, self._args, self._text, self._alike = dialect[:5]
         self.exact = True
         self.conditions: list[str] = []
         self._states_and_names(query)
@@ -112,7 +113,7 @@ class Prefilter:
                 return f"({states}{column} <= {self._parameter(bound + _SLACK)})"
             return f"({states}{column} >= {self._parameter(bound - _SLACK)})"
         if field == "args" and has_path:
-            return " AND ".join(self._has("args", part.encode()) for part in wanted.parts)
+            return " AND ".join(self._has(self._args, part.encode()) for part in wanted.parts)
         if field in ("args", "text"):
             pattern = f"%{'%'.join(part.translate(_ESCAPES) for part in wanted.parts)}%"
             texts = [self._text, *(("id", *COLUMNS.values()) if field == "text" else ())]

@@ -18,6 +18,7 @@ from holdfast.records import ClaimRequest, NewJob, Override, WorkerRecord
 
 BEFORE_FLOW = 4  # the last version without limits, rates and holders of keys
 BEFORE_COUNTER = 11  # the last version whose counter had a table of its own
+BEFORE_BODIES = 12  # the last version whose jobs had their arguments in their row, whatever their size
 AT = 1_700_000_000.0
 JOB = """
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at, due_at, args,

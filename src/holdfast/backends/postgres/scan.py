@@ -26,6 +26,7 @@ ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads al
 _DIALECT = Dialect(
     ends="right({column}, {n})",
     contains="position({value}::bytea in {column}) > 0",
+    args="args",
     text="encode(args, 'escape')",
     alike="{} ILIKE {} ESCAPE '\\'",
     like_is_exact=True,

@@ -51,7 +51,7 @@ T = TypeVar("T")
 # Opening a connection, its locks, and SQLite's errors as ours.
 
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
 # journal_size_limit: a WAL that grew because of a long-running reader shrinks again.

@@ -36,7 +36,8 @@ def edit(tx: Transaction, job_id: str, changes: Edit, by: str) -> JobRecord:
     if moved["queue"] != job["queue"]:
         _change_queue(tx, job, moved)
     if changes.args is not UNSET:
-        tx.cursor.execute(SQL["edit.args"], (changes.args, job["seq"]))
+        tx.cursor.execute(SQL["edit.args"], (*enqueue.split(changes.args), job["seq"]))
+        enqueue.set_body(tx.cursor.execute, job["seq"], changes.args)
     due_at = _due_at(tx, changes)
     if due_at is not None:
         expires_at = None if job["expires_at"] is None else job["expires_at"] - job["due_at"] + due_at

@@ -104,7 +104,10 @@ def as_str(value: Any) -> str:
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
 _INSERT_UNKNOWN = SQL["enqueue.insert_unknown"]
-_STATE, _TURN = 3, 8  # positions in a row
+_JOINED = SQL["enqueue.joined"]
+_BODY_OF = SQL["enqueue.body"]
+_STATE, _TURN, _BODY = 3, 8, 17  # positions in a row
+ARGS_INLINE_MAX = 2048  # bytes; larger arguments are in holdfast_bodies, claim.sql knows the number, too
 ROWS_AT_ONCE = (500, 50)  # per statement, while there are that many left
 
 
@@ -123,7 +126,8 @@ _INSERTS_OF_MANY = {
 def row_of(
     job: NewJob, now: float, due_at: float, state: str, lane: int, turn: int | None, its_rank: int
 ) -> tuple[Any, ...]:
-    """The row of a new job, without the columns of rarely used options."""
+    """The row of a new job, without the columns of rarely used options; `body` is stored beside it if it has one."""
+    args, body = split(job.args)
     return (
         job.id,
         job.task,
@@ -138,11 +142,24 @@ def row_of(
         now,
         due_at,
         None if job.expires is None else due_at + job.expires,
-        job.args,
+        args,
         None if job.revival is None else encoded(job.revival),
         job.options,
         its_rank,
+        body,
     )
+
+
+def split(args: bytes) -> tuple[bytes, int | None]:
+    """What the columns `args` and `body` of a job say of its arguments."""
+    return (args, None) if len(args) <= ARGS_INLINE_MAX else (b"", len(args))
+
+
+def set_body(execute: Execute, seq: int, args: bytes) -> None:
+    """Store a job's new arguments beside its row if they belong there, and forget the earlier ones."""
+    execute(SQL["edit.no_body"], (seq,))
+    if len(args) > ARGS_INLINE_MAX:
+        execute(SQL["edit.body"], (seq, args))
 
 
 def beyond(job: NewJob, now: float) -> tuple[Any, ...]:
@@ -217,6 +234,8 @@ def _enqueue_all(tx: Transaction, jobs: Sequence[NewJob], insert: str, rows: lis
     cursor.execute("SAVEPOINT enqueue")
     if _insert_all(cursor, insert, rows) == len(jobs):
         answers = [Enqueued(job.id, True) for job in jobs]
+        bodies = [(job.args, job.id) for job, row in zip(jobs, rows, strict=True) if row[_BODY] is not None]
+        cursor.executemany(_BODY_OF, bodies)
     else:
         cursor.execute("ROLLBACK TO enqueue")
         answers = [_enqueue_one(tx, job, insert, row) for job, row in zip(jobs, rows, strict=True)]
@@ -236,7 +255,7 @@ def _insert_all(cursor: sqlite3.Cursor, insert: str, rows: list[tuple[Any, ...]]
 
 def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]) -> Enqueued:
     execute = tx.cursor.execute
-    if execute(insert, row).rowcount:
+    if _inserted(execute, insert, job, row):
         return Enqueued(job.id, True)
     met = _conflict(execute, job, tx.now)
     if isinstance(met, Enqueued):
@@ -244,13 +263,21 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
     if met is None or met.window_passed(tx.now):
         if met is not None:
             free_key(tx, met)
-        return Enqueued(job.id, execute(insert, row).rowcount > 0)
+        return Enqueued(job.id, _inserted(execute, insert, job, row))
     if job.on_conflict == "extend":
         if met.key_window is not None and job.key_window is not None:
             execute(SQL["enqueue.extend"], {"window": tx.now - met.created_at + job.key_window, "seq": met.seq})
         return Enqueued(met.id, False)
     _replace(tx, job, met, row[_TURN])
     return Enqueued(met.id, False, replaced=True)
+
+
+def _inserted(execute: Execute, insert: str, job: NewJob, row: tuple[Any, ...]) -> bool:
+    """Insert one job with its body; False if its id is known, another job holds its key, or the store is sealed."""
+    is_new: bool = execute(insert, row).rowcount > 0
+    if is_new and row[_BODY] is not None:
+        execute(_BODY_OF, (job.args, job.id))
+    return is_new
 
 
 def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | None:
@@ -284,13 +311,15 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -
     due_at = due_time(job, tx.rules.queue(job.queue).order_window, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
         due_at = min(due_at, max(holder.due_max, tx.now))
+    args, body = split(job.args)
     values = {
         "priority": job.priority,
         "grp": job.group,
         "max_stalls": job.max_stalls,
         "due_at": due_at,
         "expires_at": None if job.expires is None else due_at + job.expires,
-        "args": job.args,
+        "args": args,
+        "body": body,
         "revival": None if job.revival is None else encoded(job.revival),
         "options": job.options,
         "key_started": int(job.key_until == "started"),
@@ -300,6 +329,7 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -
         "seq": holder.seq,
     }
     tx.cursor.execute(SQL["enqueue.replace"], values)
+    set_body(tx.cursor.execute, holder.seq, job.args)
     waited = holder.state == "waiting"
     if holder.group is not None and (holder.in_play or waited):
         tx.touch(holder.queue, holder.group, changed=waited)  # a lower order may come first now (R105)
@@ -415,7 +445,7 @@ def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
         window = None if found is None else found[0]
     due_at = due_time(job, window, now)
     row = (*row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None, 0), *beyond(job, now))
-    if execute(SQL["enqueue.joined"], row).rowcount:
+    if _inserted(execute, _JOINED, job, row):
         return Enqueued(job.id, True)
     closed = execute(SQL["seal.closed"]).fetchone()
     if closed is not None:
@@ -426,7 +456,7 @@ def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     if met is None or met.window_passed(now):
         if met is not None:
             free(execute, met)
-        return Enqueued(job.id, execute(SQL["enqueue.joined"], row).rowcount > 0)
+        return Enqueued(job.id, _inserted(execute, _JOINED, job, row))
     raise ConfigurationError(
         f"on_conflict={job.on_conflict!r} cannot be used with connection=: it would have to change a job that is "
         "already stored. Enqueue without connection=, or use 'keep'."

@@ -204,6 +204,8 @@ def _move(connection: sqlite3.Connection, table: Table, key: tuple[Any, ...]) ->
     garbled = [column for column in table.texts if _is_garbled(row[column])]
     if not garbled:
         return None
+    if row.get("body") is not None:  # it is deleted with its job
+        [row["args"]] = connection.execute(SQL["quarantine.body"], key).fetchone() or (row["args"],)
     name = _text(row.get("id") or row.get("job_id") or row.get("name"))
     kept = {column: _kept(value, is_text=column in table.texts) for column, value in row.items()}
     connection.execute(

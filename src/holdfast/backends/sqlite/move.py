@@ -21,6 +21,7 @@ from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, dependencies, read, relatives, steps
 from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
+from .enqueue import ARGS_INLINE_MAX, split
 from .limits import apart_word, queue_row, task_row
 
 _BEYOND = 39  # end of the columns that every job record has
@@ -114,10 +115,12 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     try:
         many(
             SQL["carry.job"],
-            [(*_job_row(job), job.task in trimmed) for job in shipment.jobs],
+            [(*_job_row(job), job.task in trimmed, split(job.args)[1]) for job in shipment.jobs],
         )
     except sqlite3.IntegrityError as error:
         raise seals.key_taken() if "holdfast_jobs.key" in str(error) else error from error
+    large = [(job.args, job.seq, job.id) for job in shipment.jobs if len(job.args) > ARGS_INLINE_MAX]
+    many(SQL["carry.body"], large)
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
@@ -132,7 +135,7 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
 
 def _job_row(job: StoredJob) -> tuple[Any, ...]:
     return (
-        *(job.seq, job.id, job.task, job.queue, job.state.value, job.args, job.priority, job.group, job.key),
+        *(job.seq, job.id, job.task, job.queue, job.state.value, split(job.args)[0], job.priority, job.group, job.key),
         *(job.attempts, job.failures, job.stalls, job.max_stalls, job.created_at, job.due_at, job.expires_at),
         *(job.started_at, job.finished_at, job.fence, job.begun, job.held, job.cancel_requested, job.progress),
         *(job.progress_text, job.value, job.reason, encoded(job.errors) if job.errors else None),

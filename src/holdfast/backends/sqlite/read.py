@@ -63,6 +63,7 @@ _FIELDS = (
     *("shared_stalls", "suspect", "holds_key", "key_scope", "key_until", "key_window", "due_max", "on_expire"),
     "order",
 )
+_ARGS = _FIELDS.index("args")
 
 
 def _time(value: float) -> float:
@@ -75,8 +76,15 @@ def _time_or_none(value: float | None) -> float | None:
     return None if value is None else _time(value)
 
 
+def _args(value: bytes) -> bytes:
+    if not value:
+        raise ValueError("the arguments are gone")
+    return value
+
+
 _DECODERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "state": (State, State.DEAD),
+    "args": (_args, b""),
     **dict.fromkeys(("created_at", "due_at"), (_time, 0.0)),
     **dict.fromkeys(("expires_at", "started_at", "finished_at"), (_time_or_none, None)),
     **dict.fromkeys(("begun", "held", "cancel_requested", "suspect", "holds_key"), (bool, False)),
@@ -90,7 +98,7 @@ _DECODERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 def record(row: Sequence[Any]) -> JobRecord:
     """A job. An unreadable field has its default and is listed in `unreadable`."""
-    if type(row) is tuple:
+    if type(row) is tuple and row[_ARGS]:
         with contextlib.suppress(*codec.UNREADABLE):
             return _record(row)
     return JobRecord(**codec.fields(_FIELDS, row, _DECODERS))

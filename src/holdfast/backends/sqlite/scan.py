@@ -25,10 +25,12 @@ FEW_MAX = 10_000  # candidates that are sorted here, because their index has ano
 IDS_MAX = 2_000_000  # ids that are searched for a given end
 ENDS_MAX = 3  # ends that are searched for in this way: each reads all ids
 _FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages fill quickly
+_ARGS = SQL.fill("@args(holdfast_jobs)")
 _DIALECT = Dialect(
     ends="substr({column}, -{n})",
     contains="instr({column}, {value}) > 0",
-    text="CAST(args AS TEXT)",
+    args=_ARGS,
+    text=f"CAST({_ARGS} AS TEXT)",
     alike="{} LIKE {} ESCAPE '\\'",
     like_is_exact=False,
 )

@@ -509,7 +509,8 @@ def _send_copy(tx: Transaction, job: Mapping[str, Any], reason: str, count: int)
         "options": with_death(options, Death(job["queue"], job["id"], reason)),
         "seq": job["seq"],
     }
-    tx.cursor.execute(SQL["bury.copy"], values)
+    if tx.cursor.execute(SQL["bury.copy"], values).rowcount:
+        tx.cursor.execute(SQL["bury.copy_body"], {"id": values["id"], "seq": values["seq"]})
 
 
 def let_go(tx: Transaction, job_id: str, reason: str) -> None:

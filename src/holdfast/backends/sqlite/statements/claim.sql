@@ -5,9 +5,9 @@
 
 -- :: fragment lane_row(j)
 -- What a claim reads of a job, in the order in which claim.as_lease unpacks it.
-@j.seq, @j.id, @j.task, @j.queue, IIF(length(@j.args) <= 2048, @j.args, NULL), @j.priority, @j.grp, @j.key, @j.attempts,
-@j.failures, @j.stalls, @j.max_stalls, @j.created_at, @j.expires_at, @j.options, @j.suspect, @j.shared_stalls,
-@j.due_at, length(@j.args)
+@j.seq, @j.id, @j.task, @j.queue, IIF(@j.body IS NULL AND length(@j.args) <= 2048, @j.args, NULL), @j.priority, @j.grp,
+@j.key, @j.attempts, @j.failures, @j.stalls, @j.max_stalls, @j.created_at, @j.expires_at, @j.options, @j.suspect,
+@j.shared_stalls, @j.due_at, COALESCE(@j.body, length(@j.args))
 
 -- :: fragment leased(place)
 -- What a lease writes. The fences are consecutive, in the order of the seqs: a job's place in it is given.
@@ -43,7 +43,7 @@ WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ? AND rank >= ? AND 
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
 -- :: bodies
-SELECT seq, args FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, @args(holdfast_jobs) FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
 
 -- :: apart_ready
 WITH RECURSIVE found (task) AS (

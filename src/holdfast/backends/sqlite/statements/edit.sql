@@ -8,7 +8,13 @@ SELECT seq, id, task, queue, state, grp, key, priority, held, turn, due_at, expi
 FROM holdfast_jobs WHERE id = ?
 
 -- :: args
-UPDATE holdfast_jobs SET args = ? WHERE seq = ?
+UPDATE holdfast_jobs SET args = ?, body = ? WHERE seq = ?
+
+-- :: no_body
+DELETE FROM holdfast_bodies WHERE seq = ?
+
+-- :: body
+INSERT INTO holdfast_bodies (seq, args) VALUES (?, ?)
 
 -- :: due
 UPDATE holdfast_jobs SET due_at = ?, expires_at = ? WHERE seq = ?

@@ -5,7 +5,7 @@
 -- :: fragment new_row
 -- The columns of enqueue.row_of.
 id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at, due_at, expires_at, args, revival,
-options, rank
+options, rank, body
 
 -- :: fragment whole_row
 -- The same, and the columns of enqueue.beyond.
@@ -13,21 +13,25 @@ options, rank
 
 -- :: insert
 INSERT INTO holdfast_jobs (@new_row)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- :: insert_whole
 INSERT INTO holdfast_jobs (@whole_row)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- :: insert_unknown
 -- While ids of deleted jobs are remembered. ?11 is the time.
 INSERT INTO holdfast_jobs (@whole_row)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-       ?24
+       ?24, ?25
 WHERE NOT EXISTS (SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?11)
 ON CONFLICT DO NOTHING
+
+-- :: body
+-- The arguments of a job that was stored without them.
+INSERT INTO holdfast_bodies (seq, args) SELECT seq, ? FROM holdfast_jobs WHERE id = ?
 
 -- :: known
 SELECT 1 FROM holdfast_jobs WHERE id = ?1
@@ -56,15 +60,15 @@ WHERE seq = :seq
 -- :: replace
 UPDATE holdfast_jobs
 SET state = 'scheduled', lane = 0, turn = NULL, priority = :priority, held = held AND grp IS :grp, grp = :grp,
-    max_stalls = max(:max_stalls, stalls), due_at = :due_at, expires_at = :expires_at, args = :args, revival = :revival,
-    options = :options, key_started = :key_started, key_window = :key_window, dropped = :dropped,
+    max_stalls = max(:max_stalls, stalls), due_at = :due_at, expires_at = :expires_at, args = :args, body = :body,
+    revival = :revival, options = :options, key_started = :key_started, key_window = :key_window, dropped = :dropped,
     ordinal = :ordinal
 WHERE seq = :seq AND state IN ('scheduled', 'waiting', 'ready')
 
 -- :: joined
 INSERT INTO holdfast_jobs (@whole_row)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-       ?24
+       ?24, ?25
 WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- checked and inserted in one statement
   AND NOT EXISTS (SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?11)
 ON CONFLICT DO NOTHING

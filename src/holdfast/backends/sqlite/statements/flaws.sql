@@ -25,7 +25,7 @@ SELECT name FROM holdfast_queues WHERE group_order NOT IN ('strict', 'relaxed') 
 SELECT seq FROM sqlite_sequence WHERE name = 'holdfast_ticks'
 
 -- :: parts
-SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index') AND name LIKE 'holdfast_%'
+SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index', 'trigger') AND name LIKE 'holdfast_%'
 
 -- :: integrity
 PRAGMA integrity_check(holdfast_jobs)
@@ -34,6 +34,9 @@ PRAGMA integrity_check(holdfast_jobs)
 
 -- :: keep
 INSERT INTO holdfast_quarantine (place, name, fields, at, record) VALUES (?, ?, ?, ?, ?)
+
+-- :: body
+SELECT args FROM holdfast_bodies WHERE seq = ?
 
 -- :: all
 SELECT place, name, fields FROM holdfast_quarantine ORDER BY id LIMIT ?

@@ -38,7 +38,7 @@ DELETE FROM holdfast_entries
 -- Takes the position to continue after and a limit; returns rows in the same shape as read.sql.
 
 -- :: jobs
-SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
+SELECT seq, id, task, queue, state, @args(holdfast_jobs), priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
        key_queue, key_started, key_window, due_max, dropped, ordinal, turn, rank, lane, prune_at, marks
@@ -79,10 +79,14 @@ INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key
                            max_stalls, created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
                            cancel_requested, progress, progress_text, value, reason, errors, revival, options,
                            shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped,
-                           ordinal, turn, rank, lane, prune_at, marks, counted)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+                           ordinal, turn, rank, lane, prune_at, marks, counted, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
         ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
+
+-- :: body
+INSERT INTO holdfast_bodies (seq, args)
+SELECT seq, ? FROM holdfast_jobs WHERE seq = ? AND id = ? ON CONFLICT (seq) DO NOTHING
 
 -- :: line
 INSERT INTO holdfast_logs (job_seq, line, at, text) VALUES (?, ?, ?, ?) ON CONFLICT (job_seq, line) DO NOTHING

@@ -14,20 +14,20 @@ UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running
 -- The arguments are copied from row to row; the letter's earlier ones are returned only if they differ.
 
 -- :: letter
-SELECT job_id, NULLIF(args, (SELECT args FROM holdfast_jobs WHERE seq = ?)), failed_at, reason, error, history, cycles,
+SELECT job_id, NULLIF(args, (SELECT @args(j) FROM holdfast_jobs j WHERE seq = ?)), failed_at, reason, error, history, cycles,
        failure_count
 FROM holdfast_letters WHERE logical = ?
 
 -- :: insert
 INSERT INTO holdfast_letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at,
                               reason, error, history, cycles, revive_at, revived_at)
-SELECT :logical, :job_id, :task, :queue, :key, :grp, args, 1, :now, :now, :reason, :error, NULL, 0, :revive_at, NULL
+SELECT :logical, :job_id, :task, :queue, :key, :grp, @args(holdfast_jobs), 1, :now, :now, :reason, :error, NULL, 0, :revive_at, NULL
 FROM holdfast_jobs WHERE seq = :seq
 
 -- :: merge
 UPDATE holdfast_letters
-SET job_id = :job_id, grp = :grp, args = (SELECT args FROM holdfast_jobs WHERE seq = :seq), failure_count = failure_count + 1, failed_at = :now, reason = :reason,
-    error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
+SET job_id = :job_id, grp = :grp, args = (SELECT @args(j) FROM holdfast_jobs j WHERE seq = :seq),
+    failure_count = failure_count + 1, failed_at = :now, reason = :reason, error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
 WHERE logical = :logical
 
 -- :: options
@@ -37,9 +37,13 @@ SELECT options FROM holdfast_jobs WHERE seq = ?
 -- Scheduled and due, like a job of a caller's own transaction (R60): promote brings it into play.
 INSERT INTO holdfast_jobs (@whole_row)
 SELECT :id, task, :to, 'scheduled', priority, grp, NULL, 0, NULL, max_stalls, :now, :now, NULL, args, NULL, :options, 0,
-       0, NULL, 0, NULL, NULL, 0, ordinal
+       body, 0, NULL, 0, NULL, NULL, 0, ordinal
 FROM holdfast_jobs WHERE seq = :seq
 ON CONFLICT DO NOTHING
+
+-- :: copy_body
+INSERT INTO holdfast_bodies (seq, args)
+SELECT (SELECT seq FROM holdfast_jobs WHERE id = :id), args FROM holdfast_bodies WHERE seq = :seq
 
 -- :: held
 SELECT queue, grp FROM holdfast_jobs WHERE id = ? AND state = 'dead' AND held = 1

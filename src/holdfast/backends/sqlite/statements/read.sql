@@ -1,7 +1,11 @@
 -- read: queries for people and programs. Never writes.
 
+-- :: fragment args(j)
+-- A job's arguments, wherever they are stored; empty if they are gone.
+IIF(@j.body IS NULL, @j.args, COALESCE((SELECT b.args FROM holdfast_bodies b WHERE b.seq = @j.seq), @j.args))
+
 -- :: job
-SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
+SELECT seq, id, task, queue, state, @args(holdfast_jobs), priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
        key_queue, key_started, key_window, due_max, dropped, ordinal
