@@ -107,7 +107,7 @@ _INSERT_UNKNOWN = SQL["enqueue.insert_unknown"]
 _JOINED = SQL["enqueue.joined"]
 _BODY_OF = SQL["enqueue.body"]
 _STATE, _TURN, _BODY = 3, 8, 17  # positions in a row
-ARGS_INLINE_MAX = 2048  # bytes; larger arguments are in holdfast_bodies, claim.sql knows the number, too
+ARGS_INLINE_MAX = 2048  # bytes; larger arguments are in holdfast_bodies
 ROWS_AT_ONCE = (500, 50)  # per statement, while there are that many left
 
 

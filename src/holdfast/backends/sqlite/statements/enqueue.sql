@@ -31,7 +31,7 @@ ON CONFLICT DO NOTHING
 
 -- :: body
 -- The arguments of a job that was stored without them.
-INSERT INTO holdfast_bodies (seq, args) SELECT seq, ? FROM holdfast_jobs WHERE id = ?
+INSERT OR REPLACE INTO holdfast_bodies (seq, args) SELECT seq, ? FROM holdfast_jobs WHERE id = ?
 
 -- :: known
 SELECT 1 FROM holdfast_jobs WHERE id = ?1

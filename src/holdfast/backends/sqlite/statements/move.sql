@@ -85,8 +85,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 ON CONFLICT (id) DO NOTHING
 
 -- :: body
-INSERT INTO holdfast_bodies (seq, args)
-SELECT seq, ? FROM holdfast_jobs WHERE seq = ? AND id = ? ON CONFLICT (seq) DO NOTHING
+INSERT OR REPLACE INTO holdfast_bodies (seq, args) SELECT seq, ? FROM holdfast_jobs WHERE seq = ? AND id = ?
 
 -- :: line
 INSERT INTO holdfast_logs (job_seq, line, at, text) VALUES (?, ?, ?, ?) ON CONFLICT (job_seq, line) DO NOTHING

@@ -42,7 +42,7 @@ FROM holdfast_jobs WHERE seq = :seq
 ON CONFLICT DO NOTHING
 
 -- :: copy_body
-INSERT INTO holdfast_bodies (seq, args)
+INSERT OR REPLACE INTO holdfast_bodies (seq, args)
 SELECT (SELECT seq FROM holdfast_jobs WHERE id = :id), args FROM holdfast_bodies WHERE seq = :seq
 
 -- :: held
