@@ -24,7 +24,7 @@ from msgspec import Struct
 from . import logs
 from .clock import to_seconds
 from .durable import Durable
-from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
+from .errors import ArgumentsRejected, ConfigurationError
 from .headers import batch_of, first_id, headers_of, parents_number
 from .lifecycle import REMOVED, Ending, Failure, Settlement
 from .names import plain
@@ -473,8 +473,16 @@ def asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseExcept
 
 
 def raised(error: BaseException) -> Outcome:
-    """Outcome of a handler that raised a verdict or any other exception."""
-    error = unwrapped(error)
+    """Outcome of a handler that raised a verdict or any other exception; a failure if that is broken itself."""
+    try:
+        return _outcome_of(unwrapped(error))
+    except BaseException as fault:  # an attempt without an outcome would never end
+        text = f"{error_text(error)} (what it asks for cannot be read: {error_text(fault)})"
+        failure = Failure(reason="failed", type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
+        return Outcome(kind=OutcomeKind.FAILED, failure=failure)
+
+
+def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, Snooze):
         return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds, signal=getattr(error, "signal", None))
     if isinstance(error, Bury):
@@ -490,7 +498,7 @@ def raised(error: BaseException) -> Outcome:
 def slows_queue(error: BaseException) -> bool:
     """Whether the exception asks to pause the whole queue meanwhile."""
     verdict = unwrapped(error)
-    return isinstance(verdict, Snooze) and verdict.queue
+    return isinstance(verdict, Snooze) and getattr(verdict, "queue", False) is True
 
 
 def undecodable(error: BaseException) -> Outcome:
@@ -543,14 +551,6 @@ def error_text(error: object) -> str:
         return str.__str__(str(error))  # turns an instance of a str subclass into a plain str
     except BaseException:  # also SystemExit: an attempt that never ends would keep its slot forever
         return f"<{type(error).__name__} that cannot be printed>"
-
-
-def tellable_words(error: BaseException) -> str:
-    """The text of an error from the user's code on one line. If it has a URL, it may contain a password, too."""
-    words = " ".join(error_text(error).split())
-    if "://" in words and not isinstance(error, HoldfastError):
-        return "its text holds a URL, and is not shown"
-    return words
 
 
 def bounded(text: str, most: int) -> str:

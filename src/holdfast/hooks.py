@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec import Struct
 
 from . import logs
-from .context import Context, Resources, tellable_words
-from .errors import ConfigurationError, StartupFailed
+from .context import Context, Resources, error_text
+from .errors import ConfigurationError, HoldfastError, StartupFailed
 from .lazy import import_lazily
 
 if TYPE_CHECKING:
@@ -44,6 +44,14 @@ SHUTDOWN_SECONDS = 5.0  # for all shutdown functions of a process together; then
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Middleware
+
+
+def tellable_words(error: BaseException) -> str:
+    """The text of an error from the user's code on one line. If it has a URL, it may contain a password, too."""
+    words = " ".join(error_text(error).split())
+    if "://" in words and not isinstance(error, HoldfastError):
+        return "its text holds a URL, and is not shown"
+    return words
 
 
 def name_of(fn: object) -> str:

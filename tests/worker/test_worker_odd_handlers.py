@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.worker.worker_bench import WorkerApp
 
-from holdfast.context import Bury, CancelRequested, Context, Retry
+from holdfast import Call, Failed
+from holdfast.context import Bury, CancelRequested, Context, Retry, Snooze
 from holdfast.lifecycle import State
 from holdfast.retry import RetryPolicy
 
@@ -28,6 +30,39 @@ class Loud(str):
     __slots__ = ()
 
 
+@dataclass
+class Nothing:
+    """The arguments of a job without any."""
+
+
+class Later(Snooze):
+    """It forgets to call its base class."""
+
+    def __init__(self) -> None:
+        self.why = "later"
+
+
+class Sooner(Retry):
+    def __init__(self) -> None:
+        self.why = "sooner"
+
+
+class Never(Bury):
+    def __init__(self) -> None:
+        self.why = "never"
+
+
+class Faulty(OSError):
+    @property
+    def errno(self) -> int:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+class SomeFailed(Failed):
+    def __init__(self) -> None:
+        self.why = "some"
+
+
 def give_up(failures: int, error: BaseException | None) -> float:
     raise SystemExit(3)
 
@@ -45,6 +80,10 @@ def odd(kind: str) -> BaseException:
         "unspeakable": Unspeakable(),
         "text of its own class": ValueError(Loud("loud")),
         "cancelled by nobody": CancelRequested(),
+        "snooze without seconds": Later(),
+        "retry without a delay": Sooner(),
+        "bury without a reason": Never(),
+        "number that cannot be read": Faulty(),
         "class with surrogates": type("Caf\udce9", (Exception,), {})("x"),
     }
     return kinds[kind]
@@ -62,6 +101,10 @@ def odd(kind: str) -> BaseException:
         "text of its own class",
         "cancelled by nobody",
         "class with surrogates",
+        "snooze without seconds",
+        "retry without a delay",
+        "bury without a reason",
+        "number that cannot be read",
     ],
 )
 async def test_an_odd_end_is_one_dead_letter_and_the_neighbours_succeed(app: WorkerApp, kind: str, sync: bool) -> None:
@@ -89,6 +132,30 @@ async def test_an_odd_end_is_one_dead_letter_and_the_neighbours_succeed(app: Wor
     (failure.text + failure.traceback + failure.type).encode()  # what is kept can be shown and sent anywhere
     for job_id in good:
         assert (await app.job(job_id)).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("error", [Later, SomeFailed])
+async def test_an_odd_end_of_a_batch_is_one_dead_letter_for_each_of_its_jobs(
+    app: WorkerApp, error: type[BaseException], sync: bool
+) -> None:
+    if sync:
+
+        @app.task(name="odd", retry=0, max_stalls=0, batch=2, batch_of=Nothing)
+        def fails(calls: list[Call[Nothing]]) -> None:
+            raise error
+    else:
+
+        @app.task(name="odd", retry=0, max_stalls=0, batch=2, batch_of=Nothing)
+        async def fails(calls: list[Call[Nothing]]) -> None:
+            raise error
+
+    bad = await app.put(fails.bind(), fails.bind())
+    drained = await app.drain(slots=3)
+    assert (drained.succeeded, drained.failed, drained.left) == (0, 2, 0)
+    for job_id in bad:
+        job = await app.job(job_id)
+        assert job.state is State.DEAD and len(job.errors) == 1
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..app import Holdfast
-from ..context import tellable_words
+from ..hooks import tellable_words
 from ..names import nearest
 from .exits import CommandFailed, Exit
 

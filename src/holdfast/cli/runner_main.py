@@ -24,8 +24,9 @@ from functools import partial
 from typing import Any, TextIO
 
 from ..app import Holdfast
-from ..context import Resources, storable, tellable_words
+from ..context import Resources, storable
 from ..errors import StartupFailed
+from ..hooks import tellable_words
 from ..worker.processes import protocol
 from ..worker.processes.begin_flags import BeginFlags
 from ..worker.processes.guard import FIRST_FD

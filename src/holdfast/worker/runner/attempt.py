@@ -266,7 +266,7 @@ class Runner:
                 successor, run.successor = run.successor, None
                 self._end_unstarted(successor)
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
-                self._end(run, UNBEGUN, None)
+                self._end(run, STOPPED if run.entered else UNBEGUN, None)
             else:
                 self._request_stop(run, reason)
 
@@ -296,7 +296,7 @@ class Runner:
             self._withdraw()
         for run in list(self.runs.values()):
             if run.handle is not None and run.handle.done():  # it never entered the pipeline, which would have ended it
-                self._end(run, UNBEGUN, None)
+                self._end(run, STOPPED if run.entered else UNBEGUN, None)
 
     def close(self) -> None:
         self._pool.close()

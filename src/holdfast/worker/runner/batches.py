@@ -183,7 +183,7 @@ class Batch:
         if isinstance(verdict, Failed):
             try:
                 errors = verdict.by_place(_calls_of(runs))
-            except ConfigurationError as wrong:
+            except Exception as wrong:  # also of a class without the attributes of Failed
                 return _all(runs, raised(wrong), wrong)
             return [
                 (run, NOTHING, None) if n not in errors else (run, raised(errors[n]), errors[n])
@@ -217,7 +217,7 @@ class Batch:
         if not self._ended:
             self._ended = True
             for run in self.runs:
-                self._runner._end(run, UNBEGUN, None)
+                self._runner._end(run, STOPPED if run.entered else UNBEGUN, None)
 
     # ------------------------------------------------------------------ telling it to stop
 
