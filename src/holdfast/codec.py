@@ -31,6 +31,7 @@ from .placeholders import KEY, MARK, AwaitsResults, Placeholder
 T = TypeVar("T")
 
 DEPTH_MAX = 64
+SURE_BITS = 64  # a longer int may have more digits than the decoder takes
 STAR = "*"  # the stored name of positional arguments from a producer that does not know the parameters
 
 _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
@@ -393,8 +394,9 @@ class Codec:
                 f"they take {len(raw)} bytes, at most {bytes_max} are allowed. Store the bulk elsewhere and pass its "
                 "name, or raise args_bytes_max=",
             )
-        for name, value in given.items():
-            if type(value) is not self._atoms.get(name):  # else its JSON becomes what it was
+        for name, value in given.items():  # plain values of plain annotations arrive as they are
+            kind = type(value)
+            if kind is not self._atoms.get(name) or (kind is int and value.bit_length() > SURE_BITS):
                 self._check_fit(given, raw, decoder)
                 break
         return raw

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,22 @@ def test_each_outcome_has_its_effect(mail: Holdfast) -> None:
         }
 
     asyncio.run(walk())
+
+
+def test_a_job_whose_arguments_are_gone_hides_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def walk(app: Holdfast) -> None:
+        named = app.named("mail.send", queue="mail")
+        lost, found = await named.aenqueue("x" * 3000), await named.aenqueue("y")
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("DELETE FROM holdfast_bodies")
+        connection.close()
+        leased = await post(Browser(dashboard(app)), "lease", queues=["mail"], most=2)
+        assert [(job["id"], job["args"]) for job in leased["jobs"]] == [(lost.id, None), (found.id, {"*": ["y"]})]
+
+    with Holdfast(f"sqlite:///{path}") as app:
+        asyncio.run(walk(app))
 
 
 def test_a_death_that_a_lease_of_a_client_recovers_is_counted_once(mail: Holdfast) -> None:

@@ -90,6 +90,7 @@ NOW = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
         (int, 2**63),
         (int, -(2**200)),
         (int, 10**4299),
+        (int, -(10**4298)),
         (float, 1.5),
         (float, 5e-324),
         (float, -1.7976931348623157e308),
@@ -128,6 +129,11 @@ def test_a_value_arrives_as_it_was_given(annotation: Any, value: Any) -> None:
     arrived = travel(one_of(annotation), value)["value"]
     assert arrived == value
     assert type(arrived) is type(value)
+
+
+def test_an_int_too_long_to_be_read_back_is_refused() -> None:
+    """With its sign it has one character more than the decoder takes."""
+    assert "'value'" in refusal(one_of(int), -(10**4299))
 
 
 json_values = st.recursive(

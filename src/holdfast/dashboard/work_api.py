@@ -159,7 +159,7 @@ class Leasing:
                 token=lease.token,
                 task=lease.task,
                 queue=lease.queue,
-                args=Raw(lease.args),
+                args=Raw(lease.args or b"null"),  # empty if they are gone from the store
                 attempt=lease.attempt,
                 failures=lease.failures,
                 fence=lease.fence,

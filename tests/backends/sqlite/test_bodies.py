@@ -16,7 +16,7 @@ import pytest
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Failure, Settlement
-from holdfast.records import ClaimRequest, JobQuery, Lease, LetterQuery, NewJob, Part, Seal, WorkerRecord
+from holdfast.records import ClaimRequest, Edit, JobQuery, Lease, LetterQuery, NewJob, Part, Seal, WorkerRecord
 
 from .test_upgrading import AT, BEFORE_BODIES, JOB, file_of_version
 
@@ -73,6 +73,36 @@ def test_what_changes_a_job_does_not_write_its_body(tmp_path: Path) -> None:
         ends = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in await leased(backend, 2)]
         assert await backend.settle(ends) == ["ok"] * 10
         assert frames() - before < 60, "as for small arguments"
+
+    run(path, work)
+
+
+def test_an_edit_stores_arguments_of_any_size_where_they_belong(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def work(backend: SqliteBackend) -> None:
+        await backend.enqueue([NewJob(id="j", task="t", args=b'{"a":1}')])
+        for args, count in ((BIG, 1), (BIG[:-2] + b'y"}', 1), (b"{}", 0), (BIG, 1)):
+            assert (await backend.edit("j", Edit(args=args))).args == args
+            assert bodies(path) == count
+        assert [lease.args for lease in await leased(backend)] == [BIG]
+
+    run(path, work)
+
+
+def test_a_job_of_the_callers_transaction_is_stored_by_one_statement(tmp_path: Path) -> None:
+    """After an error in the second of two statements the caller might commit the first."""
+    path = tmp_path / "jobs.db"
+
+    async def work(backend: SqliteBackend) -> None:
+        mine, statements = sqlite3.connect(path), list[str]()
+        mine.set_trace_callback(statements.append)
+        assert backend.enqueue_on(mine, [NewJob(id="j", task="t", args=BIG)])[0].created
+        mine.commit()
+        mine.close()
+        assert len([text for text in statements if "INSERT" in text]) == 1
+        assert bodies(path) == 0
+        assert [lease.args for lease in await leased(backend)] == [BIG]
 
     run(path, work)
 

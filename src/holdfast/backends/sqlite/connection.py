@@ -99,7 +99,8 @@ def primary_code(error: sqlite3.Error) -> int | None:
 
 def _names_ours(error: sqlite3.Error) -> bool:
     """Whether a table, column or index of this schema is missing."""
-    return str(error).startswith(("no such table: holdfast_", "no such index: holdfast_", "no such column"))
+    text = str(error).replace(": main.", ": ", 1)  # so a trigger names its tables
+    return text.startswith(("no such table: holdfast_", "no such index: holdfast_", "no such column"))
 
 
 def is_full(error: sqlite3.Error) -> bool:

@@ -106,7 +106,7 @@ _INSERT_WHOLE = SQL["enqueue.insert_whole"]
 _INSERT_UNKNOWN = SQL["enqueue.insert_unknown"]
 _JOINED = SQL["enqueue.joined"]
 _BODY_OF = SQL["enqueue.body"]
-_STATE, _TURN, _BODY = 3, 8, 17  # positions in a row
+_STATE, _TURN, _ARGS, _BODY = 3, 8, 13, 17  # positions in a row
 ARGS_INLINE_MAX = 2048  # bytes; larger arguments are in holdfast_bodies
 ROWS_AT_ONCE = (500, 50)  # per statement, while there are that many left
 
@@ -444,7 +444,10 @@ def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
         found = execute(SQL["enqueue.order_window"], (job.queue,)).fetchone()
         window = None if found is None else found[0]
     due_at = due_time(job, window, now)
-    row = (*row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None, 0), *beyond(job, now))
+    row = row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None, 0)
+    if row[_BODY] is not None:  # one statement stores all of the job, or nothing if it fails and the caller goes on
+        row = (*row[:_ARGS], job.args, *row[_ARGS + 1 : _BODY], None)
+    row = (*row, *beyond(job, now))
     if _inserted(execute, _JOINED, job, row):
         return Enqueued(job.id, True)
     closed = execute(SQL["seal.closed"]).fetchone()

@@ -21,7 +21,7 @@ from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, dependencies, read, relatives, steps
 from .codec import EVERYWHERE, SQL, encoded, logical_name, rate_text
 from .connection import Transaction
-from .enqueue import ARGS_INLINE_MAX, split
+from .enqueue import split
 from .limits import apart_word, queue_row, task_row
 
 _BEYOND = 39  # end of the columns that every job record has
@@ -119,7 +119,7 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
         )
     except sqlite3.IntegrityError as error:
         raise seals.key_taken() if "holdfast_jobs.key" in str(error) else error from error
-    large = [(job.args, job.seq, job.id) for job in shipment.jobs if len(job.args) > ARGS_INLINE_MAX]
+    large = [(job.args, job.seq, job.id) for job in shipment.jobs if split(job.args)[1] is not None]
     many(SQL["carry.body"], large)
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)

@@ -107,12 +107,12 @@ class Wakeups:
         """
         with self._reading() as cursor:
             version, now = cursor.execute(SQL["read.data_version"]).fetchone()[0], self._clock.wall()
-            if (seen := self._nothing_seen) is not None and seen[:2] == (version, queues):
+            if (seen := self._nothing_seen) is not None and seen[:2] == (version, tuple(queues)):
                 next_due = seen[2]
                 if next_due is None or now < next_due:
                     return version, False, next_due
             at_hand, next_due = claim.work_at_hand(cursor, queues, now)
-            self._nothing_seen = None if at_hand else (version, queues, next_due)
+            self._nothing_seen = None if at_hand else (version, tuple(queues), next_due)
             return version, at_hand, next_due
 
     def snapshot(self, read: Callable[[sqlite3.Cursor], T]) -> T:
