@@ -66,7 +66,7 @@ ROWS = (
         peers={"BENCH_SLOTS": "1000"}, limit={"BENCH_SLOTS": "1000"}, defaults=True,
         slots_installed={"BENCH_SLOTS": "100"},
     ),
-    Row("10 KB of arguments", 8000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
+    Row("10 KB of arguments", 25_000, ALL, settings={"BENCH_PAYLOAD": "10000"}),
     Row("100 KB of arguments", 6000, ALL, slots="100", settings={"BENCH_PAYLOAD": "100000"}, bare=1),
     Row("5 % of attempts fail", NOOP_PER_SECOND, ALL, "fail-5"),
     Row(f"{QUEUES:,} queues", NOOP_PER_SECOND, MANY_QUEUES, settings={"BENCH_QUEUES": str(QUEUES)}),
