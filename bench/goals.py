@@ -84,6 +84,11 @@ class First(NamedTuple):
     rounds: int
 
     @property
+    def compared(self) -> bool:
+        """Whether there is anything to compare it with: one peer can do it, or it has a limit."""
+        return self.ratio is not None or self.limit is not None
+
+    @property
     def yes(self) -> bool:
         """A share well above the limit is noise of a shared machine, and a contender behind a peer is not first."""
         ratio = self.ratio["median"] if self.ratio else None

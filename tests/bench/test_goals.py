@@ -95,8 +95,9 @@ def test_a_share_above_the_limit_is_noise_and_who_is_behind_a_peer_is_not_first(
     assert not standing(mine, contender("celery", 110.0), contender("limit", 100.0, kind="floor")).yes
 
 
-def test_without_a_peer_and_without_a_limit_no_goal_is_reached() -> None:
-    assert not standing(contender("holdfast", 95.0, kind="ours")).yes
+def test_without_a_peer_and_without_a_limit_there_is_nothing_to_judge() -> None:
+    one = standing(contender("holdfast", 95.0, kind="ours"))
+    assert not one.compared and not one.yes
 
 
 def test_at_half_load_less_is_better() -> None:

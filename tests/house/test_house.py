@@ -186,7 +186,7 @@ def test_every_store_has_a_file_for_each_verb(folder: str) -> None:
 
 # What the functions of each version of the PostgreSQL schema were. The versions up to RELEASED never change.
 RELEASED = 3
-FUNCTIONS_OF_VERSION = {11: "ee34ceeedffd561e"}
+FUNCTIONS_OF_VERSION = {11: "5f556cfecb903277"}
 
 
 def test_the_functions_of_a_postgres_schema_version_do_not_change() -> None:

@@ -32,7 +32,7 @@ from ..formulas import LANE_APART, LANE_GROUPED, LANE_UNGROUPED
 from . import codec, limits, settle
 from .codec import SQL, Place, encoded
 from .connection import Transaction
-from .groups import Bucket, Rules, set_back, spend
+from .groups import Bucket, Rules, set_back, spend, with_waiting
 from .operate import expire
 from .promote import promote
 from .recover import recover
@@ -447,8 +447,10 @@ class Draw:
         if self._guard is not None:
             return
         fronts = [lease for lease in self.leases if self._may_lead(lease)]
-        rows: list[Row] = []
+        waiting, rows = with_waiting(self._tx, fronts), list[Row]()
         for number, lease in enumerate(fronts):
+            if (lease.queue, lease.group) not in waiting:
+                continue
             most = min(self._request.chain_by_queue[lease.queue] - 1, -(-left // (len(fronts) - number)))
             if most > 0 and not self.full:
                 behind = self._behind(lease, most)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
-from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, WEIGHED_LINE_MAX, GroupOrder
+from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, WEIGHED_LINE_MAX, GroupOrder, Lease
 from .. import formulas
 from ..formulas import LANE_APART, LANE_PARKED, age_shift, rank
 from .codec import SQL, Place, encoded, rate_of
@@ -536,6 +536,19 @@ def bring_into_play(
     if turn is None:
         turn = formulas.turn(tx.ticks(1), priority, aging)
     tx.cursor.execute(SQL["promote.to_ready"], (tx.rules.lane_of(task, group), turn, rank(priority, aging), seq))
+
+
+def with_waiting(tx: Transaction, leases: Sequence[Lease]) -> set[tuple[str, str | None]]:
+    """The groups of these leases in which jobs wait. With many groups most have none: one look spares one for each."""
+    groups: dict[str, set[str]] = {}
+    for lease in leases:
+        if lease.group is not None:
+            groups.setdefault(lease.queue, set()).add(lease.group)
+    found: set[tuple[str, str | None]] = set()
+    for queue, names in groups.items():
+        values = {"queue": queue, "groups": encoded(sorted(names)).decode()}
+        found.update((queue, name) for (name,) in tx.cursor.execute(SQL["claim.with_waiting"], values))
+    return found
 
 
 def spend(tx: Transaction, place: Place, spent_until: float) -> None:

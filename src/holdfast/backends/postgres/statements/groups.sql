@@ -106,16 +106,18 @@ FROM weighted n WHERE j.seq = n.seq
 CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    base bigint := (SELECT last_value FROM holdfast.ticks);
+    base bigint;
     made integer;
+    waiting holdfast.place[] := ARRAY(
+        SELECT p FROM unnest(places) p CROSS JOIN LATERAL (
+            SELECT FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = p.queue AND c.grp = p.grp
+            ORDER BY @group_order(c) LIMIT 1) w);
 BEGIN
+    IF waiting = '{}' THEN RETURN 0; END IF;
+    base := (SELECT last_value FROM holdfast.ticks);
     WITH chosen AS MATERIALIZED (
         SELECT @next_of_group
-        FROM holdfast.group_rooms(ARRAY(
-            SELECT p FROM unnest(places) p CROSS JOIN LATERAL (
-                SELECT FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = p.queue AND c.grp = p.grp
-                ORDER BY @group_order(c) LIMIT 1) w), at) g
-        CROSS JOIN LATERAL (
+        FROM holdfast.group_rooms(waiting, at) g CROSS JOIN LATERAL (
             SELECT c.seq, c.held, c.priority, c.ordinal, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY @group_order(c) LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready))) w

@@ -118,6 +118,13 @@ SELECT @lane_row(w), w.ordinal
 FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_waiting
 WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, ordinal, seq LIMIT ?
 
+-- :: with_waiting
+-- Those of these groups in which jobs wait.
+SELECT g.value FROM json_each(:groups) AS g
+WHERE EXISTS (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = :queue AND grp = g.value)
+
 -- :: ordinal
 SELECT ordinal FROM holdfast_jobs WHERE seq = ?
 
