@@ -195,6 +195,23 @@ def test_a_launched_guard_and_its_runner_end_if_nobody_adopts_them() -> None:
     assert guard_process.process.pid not in launch.OWN_CHILDREN
 
 
+def test_a_launched_guard_is_killed_before_it_could_stop_its_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of its socket it stops the runner first, which must not stay stopped if the guard dies then."""
+    sockets: list[int] = []
+    with launch.launched(None) as one:
+        guard_process = one.adopt()
+        one.adopted = False
+        kill = guard_process.process.kill
+
+        def killed() -> None:
+            sockets.append(guard_process.socket.fileno())
+            kill()
+
+        monkeypatch.setattr(guard_process.process, "kill", killed)
+    assert len(sockets) == 1 and sockets[0] >= 0
+    assert guard_process.socket.fileno() == -1
+
+
 def test_a_runner_that_was_launched_before_its_slots_were_known_has_a_flag_for_every_job() -> None:
     assert launch.FLAGS_BEYOND_SLOTS >= SLOTS_ASYNC + SPARE_FLAGS + AHEAD_MAX + CHAINED_MAX + BATCHED_MAX
 

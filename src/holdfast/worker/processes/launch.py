@@ -83,12 +83,14 @@ def launched(slots: int | None) -> Iterator[Launched]:
         yield one
     finally:
         if not one.adopted:
-            ends.socket.close()
+            # Before its socket is closed: a guard that sees that stops its runner, then kills it. If it died in
+            # between, a runner that has not asked yet to die with its guard would stay stopped.
+            process.process.kill()
+            process.process.wait()
             process.socket.close()
+            ends.socket.close()
             for fd in ends.fds:
                 os.close(fd)
-            process.process.kill()  # it may be stopped; its runner has nothing to finish
-            process.process.wait()
             OWN_CHILDREN.discard(process.process.pid)
             one.release()
 
