@@ -7,7 +7,7 @@ CREATE TABLE holdfast_bodies (
 ) STRICT;
 ALTER TABLE holdfast_jobs ADD COLUMN body INTEGER;       -- bytes of its arguments if they are there; its own are empty
 
--- Whoever deletes a job.
+-- Whichever statement deletes the job.
 CREATE TRIGGER holdfast_jobs_deleted AFTER DELETE ON holdfast_jobs WHEN OLD.body IS NOT NULL
 BEGIN
     DELETE FROM holdfast_bodies WHERE seq = OLD.seq;
