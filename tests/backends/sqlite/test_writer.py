@@ -83,6 +83,38 @@ def test_a_first_call_waits_while_another_has_the_file_to_itself(tmp_path: Path,
     asyncio.run(run())
 
 
+def test_who_waits_for_the_write_lock_looks_again_after_a_tenth_of_a_millisecond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself SQLite waits a whole one, then two, five and ten; most transactions are shorter."""
+    pauses: list[float] = []
+
+    async def run() -> None:
+        backend = await opened(tmp_path)
+        await backend.enqueue([NewJob(id="a", task="t")])
+        other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 30:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr("holdfast.backends.sqlite.connection.time.sleep", pause)
+        monkeypatch.setattr("holdfast.backends.sqlite.connection.random.uniform", lambda least, most: most)
+        await backend.enqueue([NewJob(id="b", task="t")])
+        monkeypatch.undo()
+        assert backend._writer is not None and backend._writer._post.connection is not None
+        assert backend._writer._post.connection.execute("PRAGMA busy_timeout").fetchone() == (0,)
+        other.close()
+        await backend.close()
+
+    asyncio.run(run())
+    assert len(pauses) == 30
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (writing.LOCK_PAUSE_SECONDS_MIN, writing.LOCK_PAUSE_SECONDS_MAX)
+
+
 def test_a_failing_request_leaves_the_others_of_its_transaction_alone(tmp_path: Path) -> None:
     async def run() -> None:
         backend = await opened(tmp_path)

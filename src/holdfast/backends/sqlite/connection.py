@@ -56,6 +56,9 @@ SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
 # journal_size_limit: a WAL that grew because of a long-running reader shrinks again.
 _PRAGMAS = ("temp_store = MEMORY", "cache_size = -20000", "journal_size_limit = 67108864")
+LOCK_PAUSE_SECONDS_MIN, LOCK_PAUSE_SECONDS_MAX = 0.0001, 0.004  # between two attempts to take the write lock
+LOCK_PAUSE_GROWTH = 1.3
+LOCK_MOMENT_SECONDS = 0.02  # how long a caller's own thread tries, before the writer thread does
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_OURS = {sqlite3.SQLITE_NOTADB}
 _TEXTS = {
@@ -154,8 +157,12 @@ def schema_version(connection: sqlite3.Connection) -> int | None:
 
 
 def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
-    """Take the write lock, retrying with jitter for `seconds`; then the busy error is raised."""
-    deadline = time.monotonic() + seconds
+    """Take the write lock, retrying with jitter for `seconds`; then the busy error is raised.
+
+    Most transactions hold it for a fraction of a millisecond, so the first pauses are shorter than those that SQLite
+    would make by itself.
+    """
+    deadline, pause = time.monotonic() + seconds, LOCK_PAUSE_SECONDS_MIN
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -163,13 +170,14 @@ def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
         except sqlite3.OperationalError as error:
             if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
-        time.sleep(random.uniform(0.0005, 0.004))
+        time.sleep(random.uniform(pause / 2, pause))
+        pause = min(pause * LOCK_PAUSE_GROWTH, LOCK_PAUSE_SECONDS_MAX)
 
 
 def begin_at_once(connection: sqlite3.Connection) -> bool:
     """Take the write lock; False if another connection holds it for more than a moment, or if SQLite fails."""
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        begin_immediate(connection, LOCK_MOMENT_SECONDS)
     except sqlite3.Error:
         return False
     return True
@@ -363,6 +371,7 @@ class StoreThread:
         if self._post.connection is None:
             check(self._path, self._identity)
             self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
+            self._post.connection.execute("PRAGMA busy_timeout = 0")
         return self._post.connection
 
     def _answer(self, batch: list[Request]) -> None:
