@@ -1,4 +1,5 @@
-"""Wake-ups by LISTEN/NOTIFY: hints, sent separately from the work and at most once every few milliseconds.
+"""Wake-ups by LISTEN/NOTIFY: hints, sent separately from the work, at most one a millisecond, and fewer when many calls
+create work.
 
 Called by backend.py. NOTIFY serializes commits, so it is never part of the transaction that created the work. A pooler
 in transaction mode does not support LISTEN; waiters then sleep until their timeout. Correctness rests on polling, never
@@ -22,7 +23,8 @@ from ...errors import HoldfastError
 from .connection import Connections
 from .prepared_calls import PreparedCall, hints
 
-HINT_SECONDS_MIN = 0.005  # between two hints of one process
+HINT_SECONDS_MIN = 0.001  # between two hints of one process, times the calls that shared the last one
+HINT_SECONDS_MAX = 0.005
 QUEUES_PER_HINT_MAX = 50
 LISTEN_AGAIN_SECONDS = 1.0
 CLOSE_SECONDS_MAX = 1.0
@@ -43,6 +45,7 @@ class Wakeups:
         self.process = os.getpid()  # in a forked child no thread runs its loop
         self._hint = PreparedCall("hint", NOTIFY)
         self._pending: set[str] = set()
+        self._calls = 0  # that created work since the last hint
         self._telling: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._generation = connections.generation  # of the connections, when listening began
@@ -54,6 +57,7 @@ class Wakeups:
     def tell(self, queues: Iterable[str]) -> None:
         """Announce possible work in these queues; sent soon, batched with other pending hints."""
         named = list(queues)
+        self._calls += 1
         self._pending.update(named)
         self._wake(named)
         if self._pending and (self._telling is None or self._telling.done()):
@@ -61,14 +65,17 @@ class Wakeups:
 
     def tell_from_elsewhere(self, queues: Sequence[str]) -> None:
         """Like `tell`, from another thread. Queues already pending are skipped: their hint is still to be sent."""
-        if not self._pending.issuperset(queues):
+        if self._pending.issuperset(queues):
+            self._calls += 1
+        else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: others find the work by polling
                 self.loop.call_soon_threadsafe(self.tell, queues)
 
     async def _tell(self) -> None:
         while self._pending:
+            calls, self._calls = self._calls, 0
             await self._tell_once()
-            await asyncio.sleep(HINT_SECONDS_MIN)
+            await asyncio.sleep(min(HINT_SECONDS_MAX, HINT_SECONDS_MIN * max(1, calls)))
 
     async def _tell_once(self) -> None:
         queues = sorted(self._pending)
