@@ -57,7 +57,7 @@ SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 # journal_size_limit: a WAL that grew because of a long-running reader shrinks again.
 _PRAGMAS = ("temp_store = MEMORY", "cache_size = -20000", "journal_size_limit = 67108864")
 LOCK_PAUSE_SECONDS_MIN, LOCK_PAUSE_SECONDS_MAX = 0.0001, 0.004  # between two attempts to take the write lock
-LOCK_PAUSE_GROWTH = 1.3
+LOCK_PAUSE_GROWTH = 1.5
 LOCK_MOMENT_SECONDS = 0.02  # how long a caller's own thread tries, before the writer thread does
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_OURS = {sqlite3.SQLITE_NOTADB}
