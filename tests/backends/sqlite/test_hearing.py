@@ -205,6 +205,54 @@ def test_what_a_claim_of_its_own_did_not_see_is_noticed(backend: SqliteBackend) 
 
 
 @linux
+def test_the_kernel_reports_nothing_of_a_claim_of_its_own(tmp_path: Path) -> None:
+    """An event for each page that it writes would only be discarded."""
+    (tmp_path / "jobs.db-wal").touch()
+    ear = wakeups.open_ear(str(tmp_path / "jobs.db"))
+    assert ear is not None
+    written, committed = Mock(), Mock()
+
+    def write() -> int:
+        with (tmp_path / "jobs.db-wal").open("a") as wal:
+            wal.write("page")
+        wakeups.call_out(str(tmp_path / "jobs.db"))
+        return ear._read()
+
+    async def scene() -> None:
+        assert not ear.attend(written, committed)
+        assert write()
+        ear.rest()
+        before = ear.heard_at
+        assert not write()
+        ear.go_on()
+        assert ear.heard_at > before, "what was written meanwhile may become visible later, and was not missed"
+        assert write()
+        ear.rest()
+        ear.leave()
+        assert ear.is_new, "what was written meanwhile is looked for"
+        assert write()
+        ear.close()
+
+    asyncio.run(scene())
+
+
+@linux
+def test_a_change_that_a_wait_sees_during_a_claim_of_its_own_was_not_missed(backend: SqliteBackend) -> None:
+    async def scene() -> None:
+        waiting = await asleep(backend)
+        own = backend._wakeups
+        assert own is not None
+        [wait] = own._waits
+        with own.claiming():
+            wait._time_is_up()  # just before the claim
+            await asyncio.to_thread(stranger_enqueues, backend, "a")
+            await ends(waiting)
+        assert own._hears
+
+    asyncio.run(scene())
+
+
+@linux
 def test_waits_and_stores_leave_no_handle_open(tmp_path: Path) -> None:
     async def scene() -> None:
         backend = SqliteBackend(str(tmp_path / "jobs.db"))

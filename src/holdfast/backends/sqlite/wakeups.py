@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock, until_tick
@@ -296,7 +296,9 @@ class Wait:
 # then stops listening. Never reads or writes the WAL.
 
 
-_IN_MODIFY, _IN_CLOSE_NOWRITE = 0x002, 0x010
+_IN_MODIFY, _IN_CLOSE_NOWRITE, _IN_DELETE_SELF = 0x002, 0x010, 0x400
+_REPORTED = _IN_MODIFY | _IN_CLOSE_NOWRITE
+_SILENT = _IN_DELETE_SELF  # a watch must ask for something; this does not come while a connection has the file open
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name: a watched file has no name
 _BYTES_MAX = 4096
 
@@ -318,10 +320,10 @@ class Inotify:
     `written`: somebody is writing; `committed`: somebody called `call_out`. Both are called on the wait's loop.
     """
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, handle: int, ask: Callable[[int], object]) -> None:
+        self._handle, self._ask = handle, ask
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ends = False
+        self._resting = self._ends = False
         self.is_new = True  # what was written before this watch began was not reported
         self.heard_at = float("-inf")  # when the last event was read, by time.monotonic()
         self._written = self._committed = _nothing
@@ -340,25 +342,33 @@ class Inotify:
 
     def leave(self) -> None:
         if self._loop is not None:
+            if self._resting:
+                self.go_on()
+                self.is_new = True
             self._loop.remove_reader(self._handle)
             self._loop = None
             if self._ends:
                 self.close()
 
     def rest(self) -> None:
-        """Stay assigned to the wait, but report nothing."""
+        """Stay assigned to the wait, but report nothing. The kernel is asked for no events meanwhile: they cost our own
+        claim 0.9 µs for each page that it writes. What is written until go_on counts as heard."""
         if self._loop is not None:
-            self._loop.remove_reader(self._handle)
+            self._resting, self.heard_at = True, time.monotonic()
+            self._ask(_SILENT)
 
     def go_on(self) -> None:
-        """Report again, but discard events of the meantime."""
+        """Report again."""
         if self._loop is not None:
-            self._read()
-            self._loop.add_reader(self._handle, self.hear)
+            self._read()  # discards what was reported just before
+            self._resting, self.heard_at = False, time.monotonic()  # a write of the meantime may become visible later
+            self._ask(_REPORTED)
 
     def hear(self) -> None:
         """Process pending events. A write is reported before its commit is visible."""
         masks = self._read()
+        if self._resting:
+            return
         if masks & _IN_CLOSE_NOWRITE:
             self._committed()
         elif masks:
@@ -386,10 +396,11 @@ def open_ear(path: str) -> Inotify | None:
     handle = -1 if libc is None else libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if libc is None or handle < 0:
         return None
-    if libc.inotify_add_watch(handle, os.fsencode(path + "-wal"), _IN_MODIFY | _IN_CLOSE_NOWRITE) < 0:
+    ask = partial(libc.inotify_add_watch, handle, os.fsencode(path + "-wal"))  # also changes what an old watch reports
+    if ask(_REPORTED) < 0:
         os.close(handle)
         return None
-    return Inotify(handle)
+    return Inotify(handle, ask)
 
 
 @cache
