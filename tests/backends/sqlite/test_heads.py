@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.sqlite import claim, renew
+from holdfast.backends.sqlite import claim, renew, settle
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.connection import Leased, Transaction
 from holdfast.backends.sqlite.schema import migrated_in_memory
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Pause, QueueRule, Release, TaskRule, WorkerRecord
 
-from .costs import fill, transaction
+from .costs import NOW, fill, transaction
 
 RULES = {
     "no task has a rule": [],
@@ -162,6 +163,50 @@ def test_finished_jobs_are_counted_whichever_way_they_were_leased(tmp_path: Path
         await backend.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "by another process"])
+def test_the_next_jobs_of_groups_follow_wherever_those_before_were_settled(tmp_path: Path, elsewhere: bool) -> None:
+    async def scene() -> None:
+        backend = await opened(tmp_path / "jobs.db")
+        other = await opened(tmp_path / "jobs.db") if elsewhere else backend
+        await backend.enqueue([NewJob(id=f"{g}{n}", task="t", group=g) for n in range(2) for g in "abc"], now=START)
+        await backend.enqueue([NewJob(id="d", task="t")], now=START)
+        leases = (await trade(backend, 1, [], 20)).leases
+        assert sorted(lease.id for lease in leases) == ["a0", "b0", "c0", "d"]
+        told = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        assert [lease.id for lease in (await trade(other, 2, told, 20)).leases] == ["a1", "b1", "c1"]
+        await backend.close()
+        await other.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_is_only_read_to_find_its_group_if_it_was_not_leased_here(known: bool) -> None:
+    store, leased = migrated_in_memory(), Leased()
+    renew.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    fill(store, [(NewJob(id=f"j{n}", task="t", group=f"g{n % 3}"), "waiting") for n in range(6)])
+    found, told, read = list[list[str]](), list[Settlement](), list[str]()
+    store.set_trace_callback(lambda text: read.append(text) if "DISTINCT queue, grp" in text else None)
+    for call in (1, 2):
+        tx = Transaction(store.cursor(), NOW, NOW, "", leased if known else None)
+        if call == 1:
+            for number in range(3):
+                tx.touch("default", f"g{number}")
+        got = claim.exchange(tx, told, [], ClaimRequest(worker="w", call=call, queues=("default",), most=9))
+        found.append([lease.id for lease in got.leases])
+        told = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in got.leases]
+    assert found == [["j0", "j1", "j2"], ["j3", "j4", "j5"]]
+    assert len(read) == (0 if known else 1)
+
+
+def test_leases_that_never_end_here_are_forgotten() -> None:
+    leased = Leased()
+    tx = Transaction(sqlite3.connect(":memory:").cursor(), NOW, NOW, "", leased)
+    for number in range(settle.LEASED_MAX + 2):
+        settle.remember(tx, [Lease(id="j", token=f"{number}", task="t", queue="q", args=b"", attempt=1, fence=1)])
+    assert list(leased) == [f"{settle.LEASED_MAX + 1}"]
 
 
 @pytest.mark.parametrize("group", ["g", None])

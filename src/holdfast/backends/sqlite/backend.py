@@ -67,6 +67,7 @@ from . import enqueue, groups
 from .connection import (
     SYNCHRONOUS,
     Identity,
+    Leased,
     ReaderThread,
     StoreThread,
     Transaction,
@@ -122,6 +123,7 @@ class SqliteVerbs(Backend):
         self._clock: Clock = clock or SystemClock()
         self._boot = boot_id()
         self._refill_after = ("", "")
+        self._leased: Leased = {}
 
     @abstractmethod
     async def _write(
@@ -135,8 +137,8 @@ class SqliteVerbs(Backend):
 
     def _transaction(self, cursor: sqlite3.Cursor, now: float | None) -> Transaction:
         if now is None:
-            return Transaction(cursor, self._clock.wall(), self._clock.steady(), self._boot)
-        return Transaction(cursor, now, now, "")
+            return Transaction(cursor, self._clock.wall(), self._clock.steady(), self._boot, self._leased)
+        return Transaction(cursor, now, now, "", self._leased)
 
     async def clock(self) -> float:
         return self._clock.wall()

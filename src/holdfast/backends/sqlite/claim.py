@@ -116,6 +116,7 @@ def exchange(
             leases = claim(tx, request)
             tx.refill()
             opens_at = next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # after the claim
+    settle.remember(tx, leases)
     stored = msgspec.json.encode(answers).decode() if answers else None
     tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()

@@ -583,16 +583,20 @@ _STORE_TICK = SQL["limit.store_tick"]
 _CREATE_TICK = SQL["limit.create_tick"]
 _ENDED = SQL["dependencies.ended"]
 
+Leased = dict[str, tuple[str, str] | None]  # by token, of jobs that this process leased: queue and group, if it has one
 TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
 
 
 class Transaction:
     """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
 
-    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "line", "now", "settling", "steady")
+    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "leased", "line", "now", "settling", "steady")
 
-    def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
+    def __init__(
+        self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str, leased: Leased | None = None
+    ) -> None:
         self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
+        self.leased = {} if leased is None else leased
         self._touched: dict[tuple[str, str], bool] = {}
         self._tick: int | None = None
         self._rules: Rules | None = None

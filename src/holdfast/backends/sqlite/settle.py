@@ -17,6 +17,7 @@ from ...records import (
     HISTORY_KEPT_MAX,
     REMEMBER_SECONDS_MIN,
     Answer,
+    Lease,
     Mark,
     NewJob,
     PastDeath,
@@ -55,6 +56,9 @@ LEASE_FIELDS = [
 # If all values together are larger than this, copying them through JSON costs more than it saves.
 VALUES_BYTES_MAX = 262_144
 
+LEASED_MAX = 20_000  # leases whose groups are remembered
+_UNKNOWN: Final = ()
+
 # From this many successes on, one statement for all costs less than one for each.
 TOGETHER_MIN = 3
 
@@ -66,7 +70,6 @@ _VALUE: Final = 4
 
 _ALL_SUCCEEDED = SQL["settle.all_succeeded"]
 _SUCCEEDED = SQL["settle.succeeded"]
-_GROUP_OF = SQL["settle.group_of"]
 _GROUPS_OF = SQL["settle.groups_of"]
 _LEASE = SQL["settle.lease"]
 _SCHEDULED = SQL["settle.scheduled"]
@@ -106,7 +109,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
                 if not done:
                     answers[place] = refusal(tx, success[_ID], success[_TOKEN])
             successes = [success for success, done in zip(successes, kept, strict=True) if done]
-        _after_success(tx, [success[_SEQ] for success in successes])
+        _after_success(tx, successes)
         if removed:
             _remove(tx, {success[_SEQ] for success in successes}.intersection(removed))
     return answers
@@ -182,22 +185,29 @@ def _succeeded(tx: Transaction, success: Success) -> bool:
     return tx.cursor.execute(_SUCCEEDED, (tx.now, tx.now + retain, value, seq, job_id, token)).rowcount > 0
 
 
-def _after_success(tx: Transaction, seqs: list[int]) -> None:
-    """Free the groups' slots and the keys, and close the dead letters of jobs that succeeded."""
+def _after_success(tx: Transaction, successes: list[Success]) -> None:
+    """Free the groups' slots and the keys, and close the dead letters of jobs that succeeded. A group is read only if
+    another process leased the job: it does not change while the job runs."""
+    seqs = [success[_SEQ] for success in successes]
     chosen = (encoded(seqs).decode(),)
     tx.ended(seqs)
     if tx.rules.any_key:
         tx.cursor.execute(_END_KEYS, chosen)
-    if len(seqs) == 1:
-        queue, group = tx.cursor.execute(_GROUP_OF, seqs).fetchone()
-        if group is not None:
-            tx.touch(queue, group)
-    else:
-        for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
-            tx.touch(queue, group)
+    places = dict.fromkeys([tx.leased.pop(success[_TOKEN], _UNKNOWN) for success in successes])
+    for place in tx.cursor.execute(_GROUPS_OF, chosen) if _UNKNOWN in places else places:
+        if place:
+            tx.touch(*place)
     if tx.rules.any_letter:
         rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
         close_letters(tx, [logical_name(*row) for row in rows])
+
+
+def remember(tx: Transaction, leases: Iterable[Lease]) -> None:
+    """Note the groups of new leases. Those that were lost or released are never taken out one by one."""
+    if len(tx.leased) > LEASED_MAX:
+        tx.leased.clear()
+    for lease in leases:
+        tx.leased[lease.token] = None if lease.group is None else (lease.queue, lease.group)
 
 
 def seq_of(token: str) -> int:

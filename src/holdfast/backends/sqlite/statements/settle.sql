@@ -56,9 +56,6 @@ UPDATE holdfast_jobs
 SET @succeeded(?, ?, ?)
 WHERE seq = ? AND id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
 
--- :: group_of
-SELECT queue, grp FROM holdfast_jobs WHERE seq = ?
-
 -- :: groups_of
 SELECT DISTINCT queue, grp FROM holdfast_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL
