@@ -21,7 +21,7 @@ RATES = "a rate is divided: each shard lets its own part start, from a bucket of
 COUNTS = "how many jobs of a task are kept is divided, and counted in each shard"
 SWEEPS = "a claim sweeps the shards it visits, and one of no jobs visits none"
 SPREAD = "bytes, sweeps and chained leases are divided: a shard that has no job for its part leaves it unused"
-CHANCE = "which shard a sweep begins at is left to chance, and with it whether the case holds"
+CHANCE = "which shard comes first is left to chance or to time, and with it whether the case holds"
 BOUNDS = "the bound of a step is that of each shard"
 TASKS = "what is said of a task is divided among its queues, and the case has it in two"
 
@@ -58,7 +58,7 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
         "claim_recovers_a_bounded_number_and_the_next_goes_on",
         "several_groups_share_what_may_be_chained",
     ),
-    CHANCE: ("one_pass_of_promote_is_bounded_over_all_it_does",),
+    CHANCE: ("claim_takes_at_most_what_is_asked", "one_pass_of_promote_is_bounded_over_all_it_does"),
     ORDER: (
         "a_group_has_as_many_turns_a_round_as_its_weight[2]",
         "a_group_has_as_many_turns_a_round_as_its_weight[3]",
@@ -81,7 +81,6 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
         "a_task_of_which_a_worker_wants_none_takes_no_share",
         "a_tick_makes_its_jobs_as_enqueue_would",
         "claim_takes_at_most_what_a_queue_may_have",
-        "claim_takes_at_most_what_is_asked",
         "dependencies_move_to_another_store",
         "relatives_are_read_with_their_results",
         "find_shows_the_newest_first_page_by_page",

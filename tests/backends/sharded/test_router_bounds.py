@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.sharded import lease
+from holdfast.backends.sharded.places import parted, place_of
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import (
@@ -262,5 +264,45 @@ def test_where_a_few_shards_have_not_enough_the_others_are_asked(clock: SimpleNa
         await router.enqueue([replace(one, id=f"more-{one.id}") for one in jobs(40)], now=NOW)
         assert len((await router.claim(ask(3, 20), now=NOW)).leases) == 20
         assert all(requests[0].most == 5 for requests in seen.values())
+
+    asyncio.run(whole())
+
+
+def test_all_shards_of_a_queue_that_has_enough_give_about_as_many_jobs(clock: SimpleNamespace) -> None:
+    """Also if outcomes come two calls after their claims, so that two claims take turns: none keeps its shards."""
+
+    async def whole() -> None:
+        _, router = await split_store(6, jobs(4000))
+        await router.register(WorkerRecord(id="w", lease_seconds=30.0, queues=("mail",)), now=NOW)
+        took: Counter[str] = Counter()
+        under_way: list[list[Settlement]] = [[], []]
+        for call in range(1, 101):
+            clock.now += 0.005
+            got = await router.exchange(under_way.pop(0), (), ask(call, 20), now=NOW)
+            under_way.append([Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in got.leases])
+            took.update(parted(one.token)[0] for one in got.leases)
+        assert took.total() == 2000 and len(took) == 6 and max(took.values()) < 1.3 * min(took.values())
+
+    asyncio.run(whole())
+
+
+def test_what_an_empty_shard_did_not_give_is_asked_of_one_that_did(clock: SimpleNamespace) -> None:
+    """So its outcomes go in one call, too."""
+
+    async def whole() -> None:
+        shelf, router = await split_store(SHARDS, [one for one in jobs(800) if place_of(one.id, SHARDS) > 0])
+        await router.register(WorkerRecord(id="w", lease_seconds=30.0, queues=("mail",)), now=NOW)
+        seen = {name: asked(shard) for name, shard in shelf.shards.items() if name}
+        turns = 0
+        for call in range(1, 41):
+            clock.now += 0.01
+            for requests in seen.values():
+                requests.clear()
+            got = await router.claim(ask(call, 10), now=NOW)
+            assert len(got.leases) == 10
+            if call > 1 and seen["mail:0"]:
+                turns += 1
+                assert sorted(len(requests) for requests in seen.values()) == [0, 0, 1, 2]
+        assert turns >= 3
 
     asyncio.run(whole())

@@ -10,7 +10,7 @@ size; leases beyond the bytes are released (`within`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -158,7 +158,7 @@ class Portion(NamedTuple):
 
 
 NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
-FEW_ROUNDS = 2  # if a few shards do not have enough, a few others may; then all are asked
+FEW_ROUNDS = 3  # if a few shards do not have enough, a few others may; then all are asked
 
 
 class QueueRoom:
@@ -170,7 +170,7 @@ class QueueRoom:
         leases: Sequence[Lease],
         queue: str,
         shards: Sequence[str],
-        few: Callable[[Sequence[str], int], Sequence[str]] | None = None,
+        few: Callable[[Sequence[str], int, Collection[str]], Sequence[str]] | None = None,
     ) -> None:
         first = [lease for lease in leases if not lease.chained]
         late = sum(lease.queue == queue for lease in first)
@@ -182,6 +182,7 @@ class QueueRoom:
         self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
         self._open = list(shards)  # not asked yet, or used up their portion
         self._few, self._rounds = few, 0  # which of these shards to ask for so many jobs, in the first rounds
+        self._asked: set[str] = set()
         self._capped: list[str] = []  # did not, but may have jobs of a task whose portion was too small
         self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up its portion of that task
         self._given: dict[str, Portion] = {}
@@ -193,7 +194,7 @@ class QueueRoom:
             return {}
         self._rounds += 1
         if self._few is not None and self._rounds <= FEW_ROUNDS:
-            candidates = list(self._few(candidates, self._most)) or candidates
+            candidates = list(self._few(candidates, self._most, self._asked)) or candidates
         caps: dict[str, dict[str, int]] = {shard: {} for shard in candidates}
         for task, left in self._by_task.items():
             takers = [shard for shard in candidates if (shard, task) not in self._without]
@@ -207,6 +208,7 @@ class QueueRoom:
         each = max(1, self._bytes // len(given))
         chained = max(0, self._chained // len(given))
         self._given = {shard: Portion(most, caps[shard], each, self._chain, chained) for shard, most in given.items()}
+        self._asked |= set(given)
         return self._given
 
     @property

@@ -8,7 +8,7 @@ kept here: every write to a lease is fenced by its token in its own shard.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +40,7 @@ from .registry import Shards
 
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and all workers' rows, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
-PORTION_JOBS = 100  # a claim asks no more shards than have about so many jobs to lease, as long as they have enough
+PORTION_JOBS = 200  # a claim asks no more shards than have about so many jobs to lease, as long as they have enough
 ASKED_WITHIN_SECONDS = 0.1  # … and those that were not asked for this long
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class LeaseVerbs:
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
             shards = turned(self._shards.of(queue), request.call)
-            few = partial(service.few, dict(batch)) if queue in service.filled else None
+            few = partial(service.few, set(batch)) if queue in service.filled else None
             if few is None:  # all are asked
                 service.turns, service.turned_at = 0.0, time.monotonic()
             room = QueueRoom(request, service.leases, queue, shards, few)
@@ -416,6 +416,7 @@ class WorkerCalls:
     sealed: Seal | None = None
     filled: set[str] = field(default_factory=set)  # queues that had as many jobs as its latest claim asked for
     asked_at: dict[str, float] = field(default_factory=dict)  # by shard: when it was last asked for jobs
+    turn_at: dict[str, float] = field(default_factory=dict)  # … because it was its turn
     short: set[str] = field(default_factory=set)  # shards that had fewer jobs than they were last asked for
     turns: float = 0.0  # how many shards have their turn to be asked, as of `turned_at`
     turned_at: float = 0.0
@@ -452,26 +453,33 @@ class WorkerCalls:
             chained_max=portion.chained_max,
         )
 
-    def few(self, settling: Mapping[str, Sent], shards: Sequence[str], most: int) -> list[str]:
+    def few(self, settling: Collection[str], shards: Sequence[str], most: int, asked: Collection[str]) -> list[str]:
         """Which of these shards to ask for so many jobs of a queue that has enough: a call costs as much as ten jobs.
 
-        The ones not asked for the longest time, so many that each has its turn within ASKED_WITHIN_SECONDS; then those
-        that get outcomes in this call anyway, until each has about PORTION_JOBS to lease. Those that had fewer jobs
-        than they were asked for count as none. For fewer jobs than there are shards, these take turns.
+        First those whose turn it is, then those that get outcomes in this call anyway, until each has PORTION_JOBS to
+        lease. Of these stays whose turn came last, so that all have about as long. What a round leaves missing is asked
+        of those `asked` before, as their outcomes will go together, then of others. A shard that had fewer jobs than it
+        was asked for has only its turns. For fewer jobs than there are shards, all take turns.
         """
-        if most <= len(shards):
+        if not asked and most <= len(shards):
             return list(shards)
-        now = time.monotonic()
-        self.turns = min(float(len(shards)), self.turns + len(shards) * (now - self.turned_at) / ASKED_WITHIN_SECONDS)
-        self.turned_at = now
-        late = sum(now - self.asked_at.get(shard, 0.0) >= ASKED_WITHIN_SECONDS for shard in shards)
-        number = max(late, int(self.turns))
-        self.turns -= int(self.turns)
-        due = sorted(shards, key=lambda shard: self.asked_at.get(shard, 0.0))[:number]
+        due, near = [] if asked else self._due(shards), asked or settling
+        turn_at, asked_at = self.turn_at, self.asked_at
         full = [shard for shard in shards if shard not in due and shard not in self.short]
-        full.sort(key=lambda shard: -len(settling[shard].places) if shard in settling else 0)
+        full.sort(key=lambda one: (0, -turn_at.get(one, 0.0)) if one in near else (1, asked_at.get(one, 0.0)))
         wanted = -(-most // PORTION_JOBS) - sum(shard not in self.short for shard in due)
         return [*due, *full[: max(0, wanted)]]
+
+    def _due(self, shards: Sequence[str]) -> list[str]:
+        """The shards not asked for the longest time, so many that each has its turn within ASKED_WITHIN_SECONDS."""
+        now, number = time.monotonic(), len(shards)
+        self.turns = min(float(number), self.turns + number * (now - self.turned_at) / ASKED_WITHIN_SECONDS)
+        self.turned_at = now
+        late = sum(now - self.asked_at.get(shard, 0.0) >= ASKED_WITHIN_SECONDS for shard in shards)
+        due = sorted(shards, key=lambda shard: self.asked_at.get(shard, 0.0))[: max(late, int(self.turns))]
+        self.turns -= int(self.turns)
+        self.turn_at.update(dict.fromkeys(due, now))
+        return due
 
     @property
     def opens_in(self) -> float | None:
