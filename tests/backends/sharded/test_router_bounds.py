@@ -306,3 +306,32 @@ def test_what_an_empty_shard_did_not_give_is_asked_of_one_that_did(clock: Simple
         assert turns >= 3
 
     asyncio.run(whole())
+
+
+def test_a_claim_is_sent_before_the_outcomes_of_other_shards(clock: SimpleNamespace) -> None:
+    async def whole() -> None:
+        shelf, router, seen = await scene(200)
+        got = await router.exchange((), (), ask(1, 20), now=NOW)
+        clock.now += 0.001
+        for requests in seen.values():
+            requests.clear()
+        sent: list[int] = []
+        for name, shard in shelf.shards.items():
+            if name:
+                shard.exchange = noting(shard.exchange, sent)
+        outcomes = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in got.leases]
+        again = await router.exchange(outcomes, (), ask(2, 10), now=NOW)
+        assert again.answers == (Answer.OK,) * 20 and len(again.leases) == 10
+        assert sent == [10, 0, 0, 0]
+
+    asyncio.run(whole())
+
+
+def noting(exchange: Any, sent: list[int]) -> Any:
+    """An exchange that first notes for how many jobs it asks."""
+
+    async def noted(settlements: Any, releases: Any, request: ClaimRequest, now: float | None = None) -> Any:
+        sent.append(request.most)
+        return await exchange(settlements, releases, request, now)
+
+    return noted
