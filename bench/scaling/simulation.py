@@ -19,7 +19,7 @@ from .stations import Cores, Disk, Process, StoreHandle, Timeline, Usage
 
 STRIPES = 1024  # of the group locks on PostgreSQL
 CLAIM_MIN, CLAIM_SHARE = 200, 2  # a claim brings at most 200 jobs, or half of the slots if these are more
-PORTION = 100  # jobs that a claim asks of one shard; as many shards as that takes are asked, in turn
+PORTION = 200  # jobs that a claim asks of one shard; as many shards as that takes are asked, in turn
 AHEAD_SECONDS = 0.02  # how long jobs claimed ahead last
 AHEAD_LEFT_SECONDS = 0.0075  # the next exchange comes when this much of it is left
 CHORES = 500  # after this many jobs, the store enqueues and prunes as many

@@ -71,7 +71,7 @@ class Setting:
 
     workers: int = 1
     runners: int = 1
-    jobs: int = 25_000
+    jobs: int = 50_000
     shards: int = 1
     slots: int = 400
     handler: float = 0.0  # seconds that a job waits, on average
