@@ -371,7 +371,7 @@ class StoreThread:
         if self._post.connection is None:
             check(self._path, self._identity)
             self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
-            self._post.connection.execute("PRAGMA busy_timeout = 0")
+            self._post.connection.execute("PRAGMA busy_timeout = 0")  # begin_immediate and patiently wait instead
         return self._post.connection
 
     def _answer(self, batch: list[Request]) -> None:
